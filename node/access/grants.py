@@ -8,8 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from storage.messaging.copies import UNDELIVERABLE
 from storage.state.access import OPERATOR, Rule, User
-from twinlog.format.system_topics import DEAD_PREFIX, DELAY_TOPIC, RETRY_PREFIX
+from twinlog.format.system_topics import (
+    DEAD_PREFIX,
+    DELAY_TOPIC,
+    GIVEN_UP_TOPIC,
+    RETRY_PREFIX,
+)
 from twinlog.wire.rights import RIGHTS, Need
 
 REMEMBERED_MAX: Final = 4_096
@@ -17,6 +23,9 @@ REMEMBERED_MAX: Final = 4_096
 
 _OWN: Final = ("rmq_sys_", "RMQ_SYS_", DELAY_TOPIC, "TBW102")
 """What names of the store's own topics begin with; who operates the cluster reads them."""
+
+_OF_ALL: Final = frozenset({GIVEN_UP_TOPIC, UNDELIVERABLE})
+"""Topics with what could not be delivered of all topics: likewise."""
 
 BUILT_IN: Final = Rule(OPERATOR, "operate", "cluster")
 
@@ -57,7 +66,7 @@ class Grants:
         if self._operates is not None:
             return self._operates
         right, thing, name = need
-        if thing == "cluster" or (thing == "topic" and name.startswith(_OWN)):
+        if thing == "cluster" or (thing == "topic" and (name.startswith(_OWN) or name in _OF_ALL)):
             return None
         if right == "see":
             needs: list[Need] = [(one, thing, name) for one in RIGHTS[thing]]

@@ -238,6 +238,7 @@ class AppendPath:
         if self.waiting + len(together) > self._limits.producers_waiting_max:
             self._counts.limit_reached("producers_waiting_max")
             for request in together:
+                self._give_back(request.sections)
                 request.asker.refused(
                     request.request,
                     request.size,

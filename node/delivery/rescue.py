@@ -6,8 +6,8 @@ place of, so the message keeps its key: it is delivered once, whichever of both 
 still be cancelled. Once the new records are dispatched on a node, nothing of the file waits there,
 and that node deletes it.
 
-One batch is under way at a time, of `BATCH_BYTES`. What the log refuses, on a full disk for
-example, stays where it is and holds its file; it is tried again.
+One batch is under way at a time, of `BATCH_BYTES` or of one larger record. What the log refuses,
+on a full disk for example, stays where it is and holds its file; it is tried again.
 
 Delay levels are not rescued: what waits there comes within two hours, and its file leaves then.
 
@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from node.delivery.aside import PASSING, Aside
-from node.delivery.service import BATCH_BYTES, HELD_SECONDS, RETRY_SECONDS, ROW_BYTES
+from node.delivery.service import BATCH_BYTES, HELD_SECONDS, RETRY_SECONDS
 from node.turns.context import ANSWER_SECONDS
 from storage.messaging.copies import rescued
 from storage.messaging.timers import GRAIN, Key
@@ -61,10 +61,12 @@ class Rescue:
         self._below = 0
         self._not_before = 0.0
         self._told = False
+        self._told_below = -1
 
     def clear(self) -> None:
         """A reign has ended, or begins: nothing is known."""
         self._next, self._below, self._not_before, self._told = 0, 0, 0.0, False
+        self._told_below = -1
         self._aside.clear()
 
     @property
@@ -124,9 +126,20 @@ class Rescue:
 
     def _append(self, pieces: Sequence[memoryview], now: float) -> None:
         context, aside = self._context, self._aside
-        size = min(BATCH_BYTES, context.driver.store.settings.batch_length_max - ROW_BYTES)
-        copy = rescued(pieces, self._waits, family=context.family, size=size)
+        # `timers_below` bounds what is read; one record may be larger than that, and must fit.
+        size = context.driver.store.settings.batch_length_max
+        found: list[Key] = []
+
+        def waits(one: Record) -> Key | None:
+            key = self._waits(one)
+            if key is not None:
+                found.append(key)
+            return key
+
+        copy = rescued(pieces, waits, family=context.family, size=size)
         if not copy.records:
+            if found:
+                self._stuck()
             return
         aside.busy, reign = True, aside.reign
 
@@ -153,6 +166,13 @@ class Rescue:
             if timers.is_at(due, offset, one.log_offset):
                 return due, offset
         return None
+
+    def _stuck(self) -> None:
+        """What was read has no room for what says which messages it is; the pass goes on."""
+        if self._told_below != self._below:
+            self._told_below = self._below
+            why = "the record has no room for the address of its message"
+            self._context.tell("rescue_held", "error", below=self._below, code="too-large", why=why)
 
     def _refused(self, now: float, code: str, why: str) -> None:
         """It stays, and holds its file; it is tried again."""

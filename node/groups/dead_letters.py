@@ -131,8 +131,8 @@ class DeadLetters:
                 continue
             topic = dead_topic(group.name)
             if self._context.records.queues(topic) is None:
-                self._aside.create(now, topic, partial(self._created, now))
-                continue
+                self._aside.create(now, topic, partial(self._created, now, topic))
+                return
             fetched, self._fetched = self._fetched, None
             if fetched is not None and fetched[0] is death:
                 self._bury(now, death, fetched[1])
@@ -173,8 +173,9 @@ class DeadLetters:
         look = OffLoopLookup(lambda stop: [found.outcome()], size, found.lowest, found.generation)
         self._aside.fetch(look, judge, then, partial(self._unread, death))
 
-    def _created(self, now: float, made: bool) -> None:
-        if not made:
+    def _created(self, now: float, topic: str, made: bool) -> None:
+        # Deleted and made again, it has no queues to be seen until the dispatcher is past that.
+        if not made or self._context.records.queues(topic) is None:
             self._not_before = now + RETRY_SECONDS
 
     def _unread(self, death: _Death, error: TwinlogError) -> None:

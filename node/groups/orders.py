@@ -215,6 +215,8 @@ class Orders:
         for pop in context.parked.line(name):
             context.parked.remove(pop)
             pop.answer(context.unknown(name))
+        context.counts.forget(name)
+        context.late_at.pop(name, None)
 
     # ── positions ───────────────────────────────────────────────────────────────────────────────
 

@@ -111,14 +111,20 @@ class Together:
             done(self._fields(False, [], codes))
             return
 
-        quotas = context.quotas if not repeated else None
-        if quotas is not None and asked.sections and quotas.active():
+        quotas = context.quotas if asked.sections and not repeated else None
+        if quotas is not None and not quotas.active():
+            quotas = None
+        if quotas is not None:
             over = quotas.admit(asked.sections, turn.now)
             if over is not None:
                 done(over)
                 return
 
         def reply(outcome: Appended, by: str | None) -> None:
+            unstored = outcome.outcome in (Outcome.REFUSED, Outcome.DUPLICATE)
+            if quotas is not None and unstored and quotas.active():
+                for section in asked.sections:
+                    quotas.give_back(section)
             match outcome.outcome:
                 case Outcome.STORED | Outcome.DUPLICATE:
                     done(self._fields(True, outcome.sections, codes, by or ""))

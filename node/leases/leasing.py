@@ -328,14 +328,14 @@ class Leasing:
         """Lease what comes next in each queue that is the member's, or free; see `ordering`."""
         shares = self._scratch.shares_of(group.name)
         mine = [share.id for share in shares if holder(share) == wish.member]
-        kept = mine[: wish.queues] if wish.queues else mine
+        held, kept = set(mine), set(mine[: wish.queues])
         for topic, queue in self._places(group, wish):
             if handed.records >= wish.records or handed.size >= wish.size:
                 return
             share = self._scratch.find(group.name, topic, queue)
             number = share.id if share is not None else 0
-            own = number in mine
-            if wish.queues and (number not in kept if own else len(mine) >= wish.queues):
+            own = number in held
+            if wish.queues and (number not in kept if own else len(held) >= wish.queues):
                 continue
             before = handed.records
             try:
@@ -347,7 +347,7 @@ class Leasing:
                 self._turns[group.name] = queue + 1
                 taken = self._scratch.find(group.name, topic, queue)
                 if taken is not None and not own:
-                    mine.append(taken.id)
+                    held.add(taken.id)
 
     def _heads(self, group: Group, wish: Wish, handed: Handed, number: int) -> bool:
         """Lease again what a queue begins with; whether its new messages may follow."""

@@ -78,7 +78,7 @@ class Quotas:
         tell: Reports an event: its name, its level, its facts.
 
     Attributes:
-        refused: Requests refused since the start, by topic.
+        refused: Requests refused since the start, by topic that has a quota.
     """
 
     def __init__(
@@ -101,6 +101,8 @@ class Quotas:
                 name: one for name, one in kept.items() if one and one.quota == limits[name]
             }
             self._told = {name: at for name, at in self._told.items() if name in limits}
+            for name in self.refused.keys() - limits.keys():
+                del self.refused[name]
         return bool(limits)
 
     def admit(self, sections: Sequence[Section], now: float) -> QuotaReached | None:

@@ -53,7 +53,7 @@ Fetch = Callable[["Asked[Any]", Asker, Done], None]
 
 @dataclass(slots=True)
 class GroupCounts:
-    """What happened since the start; never falls.
+    """What happened since the start; never falls. Of deleted groups nothing is kept by name.
 
     Attributes:
         leased: Messages handed out, by group.
@@ -70,6 +70,14 @@ class GroupCounts:
     dead: dict[str, int] = field(default_factory=dict[str, int])
     dropped: int = 0
     rows: Counter[type[Row]] = field(default_factory=Counter["type[Row]"])
+
+    def forget(self, group: str) -> None:
+        """Keep nothing by the name of a group: it was deleted."""
+        self.leased.pop(group, None)
+        self.dead.pop(group, None)
+        settled = self.settled.settled
+        for key in [key for key in settled if key[0] == group]:
+            del settled[key]
 
 
 @dataclass(slots=True)

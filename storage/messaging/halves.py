@@ -19,6 +19,7 @@ Not here: who settles them (``node.transactions``), what a record says
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
 from twinlog.format.group_rows import GIVEN_UP, CheckRow, HalfRow, OpenRow
@@ -201,9 +202,9 @@ class HalvesAhead:
         """Take a row that was appended; return whether the half was open."""
         if self.outcome(row.half) != OPEN:
             return False
-        for number in [*self._settled]:  # oldest first: what is dispatched needs no second word
-            if self._base.get(number) is not None:
-                break
+        # Oldest first: what is dispatched needs no second word. Looked at only as far as that goes.
+        told = takewhile(lambda number: self._base.get(number) is None, self._settled)
+        for number in list(told):
             del self._settled[number]
         self._settled[row.half] = row.outcome
         # No question about it follows, and no dispatched row would take the entry away.

@@ -10,7 +10,14 @@ from __future__ import annotations
 import re
 
 from twinlog.format.light_queues import LIGHT_PREFIX
-from twinlog.format.system_topics import RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
+from twinlog.format.system_topics import (
+    DELAY_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    TIMER_TOPIC,
+)
 
 TOPIC_LENGTH_MAX = 127
 
@@ -19,7 +26,7 @@ RETRY_LENGTH_MAX = 255
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
-_RESERVED = frozenset({"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102"})
+_RESERVED = frozenset({DELAY_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, "TBW102"})
 
 
 def topic_refusal(name: str) -> str | None:

@@ -32,6 +32,9 @@ _OWN = frozenset(
     {SYSTEM_TOPIC_EPOCH, SYSTEM_TOPIC_META, SYSTEM_TOPIC_GROUP, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC}
 )
 """Topics of the store's own, with one queue each."""
+_NEVER = _OWN | {DELAY_TOPIC}
+"""No topics, though adoptions by older versions created some of them: a log and a snapshot that
+name one must give the same state on every node, and the master never takes one for a user's."""
 READ, WRITE = 4, 2
 """Bits of a topic's permission, as RocketMQ writes them."""
 RATE_MAX = 1 << 53
@@ -136,14 +139,19 @@ class State:
         deleted: Iterable[Gone] = (),
     ) -> None:
         self.access = access or Access()
-        self.deleted: dict[str, Gone] = {gone.name: gone for gone in deleted}
+        self.deleted: dict[str, Gone] = {
+            gone.name: gone for gone in deleted if gone.name not in _NEVER
+        }
         self.groups: dict[str, Group] = {group.name: group for group in groups}
-        self.topics: dict[str, Topic] = {topic.name: topic for topic in topics}
-        self.batched = set(batched) | {name for name, one in self.topics.items() if one.batch}
+        self.topics: dict[str, Topic] = {
+            topic.name: topic for topic in topics if topic.name not in _NEVER
+        }
+        self.batched = {name for name in batched if name not in _NEVER}
+        self.batched |= {name for name, one in self.topics.items() if one.batch}
 
     def add(self, topic: Topic) -> bool:
-        """Add a topic; False if the name exists, whose topic stays unchanged."""
-        if topic.name in self.topics:
+        """Add a topic; False if the name exists, whose topic stays unchanged, or is no topic's."""
+        if topic.name in self.topics or topic.name in _NEVER:
             return False
         self.topics[topic.name] = topic
         if topic.batch:

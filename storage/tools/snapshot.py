@@ -13,6 +13,10 @@ they are linked where the file system can; retention may delete the originals me
 3. queues and key index: what they name is in the log already;
 4. the rest of the log, each batch index before its log file: an entry has its batch.
 
+A node that cuts its log meanwhile, as a former master does, takes back what an earlier step has
+taken: the snapshot ends with an error then. A cut that the log has grown over before the last step
+is not seen.
+
 A restored store is recognized as a copy by the inodes that it noted: it does not count as in sync
 until it has every confirmed record.
 
@@ -142,6 +146,14 @@ class _Taking:
                 self.take(f"{BATCHES}/{name}")
                 self.take(path, sealed=sealed)
 
+    def digests(self) -> dict[str, tuple[int, str]]:
+        """Return size and SHA-256 of each file that was taken."""
+        files: dict[str, tuple[int, str]] = {}
+        for path in sorted(self.done):
+            held = self.store / path
+            files[path] = held.stat().st_size, copies.digest(held)
+        return files
+
 
 def take_snapshot(
     data: Path, target: Path, *, now_ms: int, links: bool = True
@@ -160,7 +172,8 @@ def take_snapshot(
     Raises:
         UsageError: ``target`` holds something, or the log lies in several folders.
         ForeignStore: ``data`` is not a twinlog store.
-        Unavailable: Retention has deleted log files in the middle of what was taken.
+        Unavailable: Retention has deleted log files in the middle of what was taken, or the node
+            has cut its log, or copied another one.
         OSError: A file cannot be read or written. What was taken so far is deleted.
     """
     disk = RealDisk(data)
@@ -184,8 +197,7 @@ def take_snapshot(
             taking.take(path)
         taking.log(identity.segment_size, None)
         _require_no_gap(taking.done, identity.segment_size)
-        held = {path: taking.store / path for path in sorted(taking.done)}
-        files = {path: (one.stat().st_size, copies.digest(one)) for path, one in held.items()}
+        _require_no_cut(disk, RealDisk(taking.store))
         made = Manifest(
             identity.who,
             identity.store_id,
@@ -193,7 +205,7 @@ def take_snapshot(
             mark.confirm,
             now_ms,
             tuple(one for one in FOLDERS if (data / one).is_dir()),
-            files,
+            taking.digests(),
         )
         copies.write_durably(partial / "identity", (data / IDENTITY).read_bytes())
         copies.write_durably(partial / MANIFEST, json.dumps(made.document(), indent=1).encode())
@@ -216,6 +228,19 @@ def _require_no_gap(paths: Iterable[str], segment_size: int) -> None:
                 code="overtaken",
                 hint="take the snapshot again, with more room on the disk or a longer retention",
             )
+
+
+def _require_no_cut(source: RealDisk, taken: RealDisk) -> None:
+    """Raise if the node has taken back meanwhile what the checkpoint in the snapshot promises."""
+    known, now = CheckpointFile(taken), CheckpointFile(source)
+    promised, flushed = known.load().flushed, now.load().flushed
+    if flushed < promised or now.start > promised:
+        raise Unavailable(
+            f"the node cut its log or copied another one meanwhile: it was flushed to {promised}, "
+            f"and is from {now.start} to {flushed} now",
+            code="overtaken",
+            hint="take the snapshot again when the node has caught up",
+        )
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -199,6 +199,7 @@ def test_prefixes_teams_and_the_topics_of_a_group() -> None:
         Rule("alice", "read", "group:billing"),
         Rule("alice", "manage", "group:lab"),
         Rule("alice", "read", "topic:*"),
+        Rule("alice", "read", "group:TWINLOG_UNDELIVERABLE"),
     ]
     some = Grants(User("alice"), rules[:3])
     assert some.may(("read", "topic", "orders-eu"))
@@ -212,6 +213,9 @@ def test_prefixes_teams_and_the_topics_of_a_group() -> None:
     every = Grants(User("alice"), rules)
     for own in ("rmq_sys_TWINLOG_META", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX", "TBW102"):
         assert not every.may(("read", "topic", own)), "the log holds what passwords are compared to"
+    for mixed in ("TRANS_CHECK_MAX_TIME_TOPIC", "%DLQ%TWINLOG_UNDELIVERABLE"):
+        assert not every.may(("read", "topic", mixed)), "it holds messages of every topic"
+        assert not every.sees("topic", mixed)
     assert every.may(("read", "topic", "anything"))
 
 

@@ -276,3 +276,18 @@ def test_a_quota_refuses_a_request_and_says_when_to_come_again() -> None:
     log.answer(5)
     send(client, 7)
     assert [number for number, code in client.refusals if code == "quota"] == [4, 7]
+
+
+def test_a_request_beyond_the_waiting_limit_costs_no_quota() -> None:
+    """Nothing of it was stored: it is busy each time, and never over the quota."""
+    log, client = Log(), Client()
+    quotas = Quotas(lambda: limits, lambda *_, **__: None)
+    limits = {"t": (1, 0)}
+    path = AppendPath(
+        log, Limits(producers_waiting_max=0), ClientCounts(), clock=lambda: 0.0,
+        waited=lambda _: None, quotas=quotas,
+    )  # fmt: skip
+    for number in range(3):
+        path.add(request(client, number))
+        path.run(0.0)
+    assert client.refusals == [(0, "busy"), (1, "busy"), (2, "busy")]

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from node.delivery.rescue import Rescue
+from node.delivery.service import BATCH_BYTES
 from storage import Outcome, Section
 from tests.fakes.deliveries import START_MS
+from tests.fakes.disk import FakeDisk
 from tests.stores.records.timed import World, timed
-from tests.stores.workbench import TOPIC, append, lead, log_records, section, settle, token
+from tests.stores.workbench import (
+    SETTINGS,
+    TOPIC,
+    append,
+    lead,
+    log_records,
+    master,
+    section,
+    settle,
+    token,
+)
 from twinlog.errors import TooLate
 from twinlog.format.record import Record, RecordEncoder, encode_properties
 from twinlog.format.system_topics import TIMER_TOPIC
 from twinlog.format.waiting.timers import ORIGIN, ROLLS, due_text, keys_of, real_text
 
 GRAIN = 65_536
+ROOMY = replace(SETTINGS, segment_size=4 << 20)
 
 
 class RescueWorld(World):
@@ -143,6 +157,33 @@ def test_a_full_disk_leaves_it_where_it_is() -> None:
     world.refusal = ""
     world.leave(GRAIN)
     assert world.store.messaging.held() >= GRAIN
+
+
+def test_a_record_larger_than_a_batch_is_rescued() -> None:
+    """As large as a message may be: it holds its file no longer than the small ones."""
+    world = RescueWorld(master(FakeDisk(), settings=ROOMY))
+    append(world.store, timed(500_000, size=BATCH_BYTES + 1_000))
+    world.fill()
+    world.leave(GRAIN)
+    assert (world.rescue.count, world.told) == (1, ["rescued"])
+    assert world.store.messaging.held() >= GRAIN
+
+
+def test_a_record_without_room_for_its_address_is_told() -> None:
+    """It stays and holds its file; what is after it is rescued."""
+    world = RescueWorld(master(FakeDisk(), settings=ROOMY))
+    encoder = RecordEncoder(TIMER_TOPIC, 0)
+    text = due_text(0, delay_ms=None, at_ms=500_000) + real_text(TOPIC, 0)
+    text += encode_properties({"a": "b" * (32_767 - len(text) - 3)})
+    encoder.add(b"x", properties=text, born_timestamp=1)
+    [done] = append(world.store, Section(TIMER_TOPIC, 0, 1, encoder.take()))
+    assert done.outcome is Outcome.STORED
+    append(world.store, timed(500_000))
+    world.fill()
+    world.leave(GRAIN)
+    assert world.rescue.count == 1
+    assert world.told == ["rescued", "rescue_held"]
+    assert world.store.messaging.held() < GRAIN
 
 
 def test_cold_records_are_fetched_aside() -> None:

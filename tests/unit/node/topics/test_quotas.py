@@ -151,3 +151,14 @@ def test_an_order_names_what_it_alters() -> None:
     for wrong in ({}, {"queues": "8"}, {"permission": True}):
         with pytest.raises(UsageError):
             parse_alter(wrong, "t", 7)
+
+
+def test_nothing_is_kept_of_a_topic_without_a_quota() -> None:
+    """Topics that come and go leave no count behind."""
+    world = World(t=(1, 0), u=(1, 0))
+    for topic in "ttuu":
+        world.send(0.0, records(1, topic=topic))
+    assert world.quotas.refused == {"t": 1, "u": 1}
+    world.limits = {"u": (1, 0)}
+    assert world.quotas.active()
+    assert world.quotas.refused == {"u": 1}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +58,34 @@ def test_each_half_is_settled_once(steps: list[object], base: int) -> None:
         assert found.least() == (100 * numbers[0] if numbers else None)
         for number in range(16):
             assert found.outcome(number) == model.get(number) == ahead.outcome(number)
+
+
+class Watched(dict[int, int]):
+    """Counts the keys that are looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        """See `dict`."""
+        for key in super().__iter__():
+            self.looks += 1
+            yield key
+
+
+def test_a_row_looks_at_no_more_than_what_was_dispatched() -> None:
+    """A burst of ends costs the same for each, however many wait for the dispatcher."""
+    base = Halves()
+    for number in range(200):
+        base.enter(half(number))
+    ahead, watched = HalvesAhead(base), Watched()
+    ahead._settled = watched
+    for number in range(100):
+        assert ahead.apply(HalfRow(number, COMMIT))
+    assert watched.looks <= 100
+    for number in range(50):
+        base.apply(HalfRow(number, COMMIT))
+    assert ahead.apply(HalfRow(100, COMMIT))
+    assert sorted(watched) == list(range(50, 101))
 
 
 def test_outcomes_are_forgotten_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:

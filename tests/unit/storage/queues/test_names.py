@@ -9,6 +9,8 @@ from storage.state.controls import CreateTopic
 from storage.state.layers import Layers
 from storage.state.topics import State
 
+RESERVED = ["rmq_sys_wheel_timer", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX"]
+
 
 def test_names_as_long_as_rocketmq_takes_them() -> None:
     """127 bytes, and 255 of a retry topic."""
@@ -20,7 +22,7 @@ def test_names_as_long_as_rocketmq_takes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "x" * 128, "a b", "a/b", "ä", "TBW102", "rmq_sys_TWINLOG_X", "a\n"]
+    "name", ["", "x" * 128, "a b", "a/b", "ä", "TBW102", "rmq_sys_TWINLOG_X", "a\n", *RESERVED]
 )
 def test_illegal_topic_names(name: str) -> None:
     """RocketMQ's alphabet and lengths; the store's own and RocketMQ's own are taken."""

@@ -11,6 +11,7 @@ import pytest
 from storage import CreateTopic, Section, Store, StoreSettings, Token, Who
 from storage.disk import copies
 from storage.disk.disk import RealDisk
+from storage.marks.checkpoint import CheckpointFile, Trusted
 from storage.tools.snapshot import (
     check_snapshot,
     read_manifest,
@@ -129,6 +130,29 @@ def test_a_log_file_that_retention_overtook_ends_the_snapshot(
     assert before > last
     assert not target.exists()
     store.close(clean=False)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_log_that_is_cut_meanwhile_ends_the_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    """Its checkpoint would promise what its log does not have; or another log was copied."""
+    data, target = tmp_path / "n1", tmp_path / "snap"
+    begin(data).close(clean=False)
+    mark, copy = CheckpointFile(RealDisk(data)), copies.copy
+    known = mark.load()
+
+    def busy(source: Path, into: Path) -> None:
+        if "consumequeue" in source.parts:  # the checkpoint is taken, the end of the log is not
+            mark.start = known.flushed + 1 if copied else mark.start
+            flushed = known.flushed + (1_000 if copied else -1)
+            mark.write(Trusted(flushed, known.confirm), "cut")
+        copy(source, into)
+
+    monkeypatch.setattr(copies, "copy", busy)
+    with pytest.raises(Unavailable, match="cut its log or copied another"):
+        take_snapshot(data, target, now_ms=7)
+    assert not target.exists()
 
 
 def test_what_a_snapshot_has_linked_is_not_erased(tmp_path: Path) -> None:
