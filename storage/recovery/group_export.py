@@ -5,7 +5,8 @@ have, for each queue, the offset of the first message that is not settled: a bro
 and gives out again what was settled after it. Members of broadcast groups keep their positions
 themselves in RocketMQ, so theirs are not there; where they begin is. A broker with ``enableLmq``
 reads the second file of positions and ignores the first; so both are whole.
-``consumerOrderInfo.json`` is empty.
+Of RocketMQ's own groups ``CID_RMQ_SYS_TRANS`` has positions, so that a broker asks about open
+transactions alone. ``consumerOrderInfo.json`` is empty.
 
 twinlog writes them and never reads them, but at an adoption (`storage.tools.adopt_groups`). Pure.
 
