@@ -32,6 +32,7 @@ from storage.errors import DiskError, DiskFull, StaleToken
 from storage.jobs import Job
 from storage.key_index.index import LAZY_BYTES
 from storage.log.epoch_history import EpochRecord
+from storage.marks.handed_over import check_kept
 from storage.marks.identity import Who
 from storage.marks.promise import Promise
 from storage.marks.quarantine import FoundBy
@@ -89,8 +90,21 @@ class Store:
         self._ages = Ages(IDLE_SECONDS), Ages(RETRY_SECONDS_MAX)
 
     @classmethod
-    def open(cls, disk: Disk, settings: StoreSettings, who: Who, *, wall_ms: int) -> Store:
-        """Open or make the store in ``disk``; `storage.recovery.open` says what is refused."""
+    def open(
+        cls,
+        disk: Disk,
+        settings: StoreSettings,
+        who: Who,
+        *,
+        wall_ms: int,
+        handed_over: bool = False,
+    ) -> Store:
+        """Open or make the store in ``disk``; `storage.recovery.open` says what is refused.
+
+        One that was handed over to RocketMQ as well, unless ``handed_over`` (for tools).
+        """
+        if not handed_over:
+            check_kept(disk)
         opened = open_store(disk, settings, who, guard=threading.Lock(), wall_ms=wall_ms)
         return cls(opened, who)
 

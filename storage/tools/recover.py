@@ -163,7 +163,7 @@ def recover(disk: Disk, *, wall_ms: int) -> Recovered:
     """
     identity = require_marks(disk)
     settings = settings_of(identity, index_capacity(disk))
-    store = Store.open(disk, settings, identity.who, wall_ms=wall_ms)
+    store = Store.open(disk, settings, identity.who, wall_ms=wall_ms, handed_over=True)
     clean = store.damage is None
     end, confirm = store.end, store.confirm
     store.close(clean=clean)

@@ -1,4 +1,4 @@
-"""H3: RocketMQ 5.3.3 asks about the open transactions of a store of ours, and about no ended one."""
+"""H3: RocketMQ 5.3.3 asks about the open transactions of a store of ours, and about none else."""
 
 from __future__ import annotations
 
