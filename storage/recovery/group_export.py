@@ -32,6 +32,10 @@ ORDERS = "config/consumerOrderInfo.json"
 SKIPPED_DELAYS_MS = (1_000, 5_000)
 """Delays of RocketMQ's table that no retry uses: it begins with the third."""
 
+WRITER = "writer", "twinlog"
+"""A field of both files of positions and what it says: a broker reads one of them and, not knowing
+the field, writes that one without it. What still has the field then is older."""
+
 BROADCAST = "@broadcast"
 """After a group's name: where members of a broadcast group begin that know no better."""
 
@@ -53,6 +57,7 @@ def group_files(
     groups = tuple(groups)
     broadcast = {one.name for one in groups if one.mode == "broadcast"}
     version = {"counter": changes, "stateVersion": 0, "timestamp": timestamp}
+    name, said = WRITER
     offsets: dict[str, dict[str, int]] = {}
     plain: dict[str, dict[str, int]] = {}
     light: dict[str, int] = {}
@@ -70,9 +75,9 @@ def group_files(
             "dataVersion": version, "forbiddenTable": {},
             "subscriptionGroupTable": {one.name: _group(one) for one in groups},
         }),
-        POSITIONS: _json({"dataVersion": version, "offsetTable": offsets}),
+        POSITIONS: _json({"dataVersion": version, name: said, "offsetTable": offsets}),
         LIGHT_POSITIONS: _json({
-            "dataVersion": version, "lmqOffsetTable": light, "offsetTable": plain,
+            "dataVersion": version, name: said, "lmqOffsetTable": light, "offsetTable": plain,
         }),
         ORDERS: _json({"table": {}}),
     }  # fmt: skip

@@ -150,11 +150,10 @@ def plan_handover(disk: Disk, reader: StoreReader, *, pop: bool = False) -> Hand
     if damage := [one for one in reader.damage if one.harm.in_log and not one.harm.cut_by_recovery]:
         text = f"{damage[0].name} at {damage[0].offset}: {damage[0].what}"
         raise _refused(f"it is damaged: {text}", f"twinlog log repair {reader.name}")
-    stopped = read_clean_mark(disk) is not None
-    if not begun and not stopped:
+    if not begun and read_clean_mark(disk) is None:
         raise _refused("it was not stopped cleanly", f"twinlog log recover {reader.name}")
     found = open_queues(_groups(reader), folded(reader).shares(), pop=pop)
-    return Handover(found, reader.end, begun, not stopped)
+    return Handover(found, reader.end, begun, begun and not reader.clean)
 
 
 def _refused(text: str, hint: str) -> ForeignStore:

@@ -44,6 +44,7 @@ import org.apache.rocketmq.store.timer.TimerMessageStore;
  * <p>Requests: open {dir, commit_log_size, queue_size, commit_logs?, batch_queue_size?, light?,
  * timers?}, serve {millis} (its own threads go on for so long), dump, query {topic, key, begin?, end?}, time {topic, queue, timestamp}, put {messages: [{topic, queue,
  * body (hex), properties, sys_flag?, flag?, born_host?, inner?: [[body, properties]]}]}, close,
+ * consume {group, topics} (all that the group gets of them and of its retry topic),
  * check {timeout} (one round of questions about open transactions, of halves older than so many ms),
  * filter {cases: [[expression, properties]]}, pack and unpack {rows: [[flag, level, hex]]}. Opening
  * changes a directory, so callers hand over copies.
@@ -89,6 +90,8 @@ public final class Judge {
             case "unpack": return Bodies.judge(request, false);
             case "serve": return serve(request);
             case "check": return Halves.check(store, broker, request.getLongValue("timeout"));
+            case "consume": return Groups.consume(store, broker, request.getString("group"),
+                request.getJSONArray("topics"));
             case "close": return close();
             default: throw new IllegalArgumentException(request.getString("op"));
         }
