@@ -26,7 +26,7 @@ from cli.config_file import coordinator_endpoints, is_supervised, node_address
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import Fields, flag, number, table, tables, text, texts, whole
-from twinlog.errors import TwinlogError, Unavailable
+from twinlog.errors import Denied, TwinlogError, Unavailable
 from twinlog.session.routing import Address
 from twinlog.session.tls_files import BAD_FILES, NOTHING, REFUSED, EtcdShown
 from twinlog.wire.frames import Type
@@ -307,12 +307,16 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """Fields, empty when there was no answer; then why not. ``refused``: nothing listens there."""
+    """Fields, empty when there was no answer; then why not.
+
+    ``refused``: nothing listens there. ``denied``: it answers, but not to who asks.
+    """
 
     fields: Fields
     why: str = ""
     refused: bool = False
     stranger: str = ""
+    denied: Denied | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +340,7 @@ def look(context: Context, config: ClusterConfig | None = None) -> ClusterView:
 
     Raises:
         Failure: No node and no coordinator answered (exit 69).
+        Denied: Nodes answer, and none of them tells who asks: their state is not known.
     """
     members = _members(context) if config is None else _members_of(config)
     seconds = context.left(NODE_SECONDS)
@@ -350,6 +355,10 @@ def look(context: Context, config: ClusterConfig | None = None) -> ClusterView:
         (register, why, address), (own, *_) = state.result(), figures.result()
     if text(own, "cluster") not in (None, members.name):
         register, why = {}, "it belongs to another cluster"  # what it holds is not about us
+    if not any(reply.fields for reply in answers.values()):
+        for reply in answers.values():
+            if reply.denied is not None:
+                raise reply.denied
     if not register and not any(reply.fields for reply in answers.values()):
         addresses = ", ".join(members.addresses.values())
         raise Failure(
@@ -497,6 +506,8 @@ def _try(
         return _Reply({}, "it is not running", refused=True)
     try:
         return _Reply(context.ask(address, kind, fields or {}, seconds))
+    except Denied as error:
+        return _Reply({}, error.text, denied=error)
     except (TwinlogError, OSError) as error:
         why = getattr(error, "text", "") or str(error)
         if getattr(error, "code", "") in (BAD_FILES, REFUSED):
