@@ -90,21 +90,9 @@ class Store:
         self._ages = Ages(IDLE_SECONDS), Ages(RETRY_SECONDS_MAX)
 
     @classmethod
-    def open(
-        cls,
-        disk: Disk,
-        settings: StoreSettings,
-        who: Who,
-        *,
-        wall_ms: int,
-        handed_over: bool = False,
-    ) -> Store:
-        """Open or make the store in ``disk``; `storage.recovery.open` says what is refused.
-
-        One that was handed over to RocketMQ as well, unless ``handed_over`` (for tools).
-        """
-        if not handed_over:
-            check_kept(disk)
+    def open(cls, disk: Disk, settings: StoreSettings, who: Who, *, wall_ms: int) -> Store:
+        """Open or make the store in ``disk``; `storage.recovery.open` says what is refused."""
+        check_kept(disk)
         opened = open_store(disk, settings, who, guard=threading.Lock(), wall_ms=wall_ms)
         return cls(opened, who)
 

@@ -69,15 +69,14 @@ def adopt(
         )
         complete = value.epoch > 1  # an adoption that met its end early has no twinlog epoch yet
         handed_over = is_handed_over(disk)
-        known = named == who and not value.foreign and ours.clean and complete
-        if known and not handed_over:
+        kept = not value.foreign and ours.clean and complete and not handed_over
+        if named == who and kept:
             context.printer.note(f"{directory} is the store of {who.node} already")
             if not context.printer.machine:  # there is no plan: nothing of it would be done
                 return Exit.OK
             dry_run = True
-        plan = _answer(directory, value, who, None, handed_over=handed_over)
         if dry_run or not context.printer.machine:  # a program gets one document, at the end
-            context.printer.answer(plan)
+            context.printer.answer(_answer(directory, value, who, None, handed_over=handed_over))
         if dry_run:
             return Exit.OK
         if not context.confirm(f"Adopt {directory} as {who.node} of {who.cluster}?", yes=yes):

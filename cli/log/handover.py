@@ -1,4 +1,4 @@
-"""``twinlog store handover``: what groups have open is made ready for RocketMQ's consumers.
+"""``twinlog store handover``: open messages of groups are made ready for RocketMQ's consumers.
 
 The plan is shown first, by group and queue: what is copied to which retry topic, and what comes
 again. It asks once; a store in which nothing has to be copied is left as it is.
@@ -34,7 +34,7 @@ AGAIN = {
 }
 RETURN = (
     "no node opens the store any more; twinlog store adopt makes it the beginning of a new one, in "
-    "which groups go on behind what was copied, and consume the retry topics like any other"
+    "which groups go on after the copied messages, and consume the retry topics like any other"
 )
 
 

@@ -1,7 +1,7 @@
 """``twinlog/handed-over``: ``twinlog store handover`` has made the store ready for RocketMQ.
 
-Its log has records that no group knows, so no node opens it again: whoever did would let messages
-be handed out that RocketMQ may have handed out. Tools may, and an adoption makes a store of a new
+Its log has records that no group knows, so no node opens it again: groups would get messages that
+RocketMQ may have given them. Tools may, and an adoption makes a store of a new
 group of it: that sets the whole folder ``twinlog`` aside, the mark with it.
 
 Not here: the handover (`storage.tools.handover`).

@@ -49,7 +49,7 @@ from storage.state.sections import Outcome, Section
 from storage.state.topics import State
 from storage.store import Store
 from storage.token import Token
-from storage.tools.recover import index_capacity, require_marks, settings_of
+from storage.tools.recover import index_capacity, opened_by_tool, require_marks, settings_of
 from storage.tools.waiting import folded, newest_snapshot
 from twinlog.errors import CorruptionError
 from twinlog.format.group_rows import AckRow, Row, ShareRow
@@ -245,7 +245,7 @@ def _opened(disk: Disk, settings: StoreSettings, who: Who, wall_ms: int) -> Stor
     finally:
         disk.unlock()
     try:
-        return Store.open(disk, settings, who, wall_ms=wall_ms, handed_over=True)
+        return opened_by_tool(disk, settings, who, wall_ms=wall_ms)
     except ForeignStore:
         if not before:
             forget_handover(disk)
