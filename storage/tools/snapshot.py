@@ -184,10 +184,8 @@ def take_snapshot(
             taking.take(path)
         taking.log(identity.segment_size, None)
         _require_no_gap(taking.done, identity.segment_size)
-        files: dict[str, tuple[int, str]] = {}
-        for path in sorted(taking.done):
-            held = taking.store / path
-            files[path] = held.stat().st_size, copies.digest(held)
+        held = {path: taking.store / path for path in sorted(taking.done)}
+        files = {path: (one.stat().st_size, copies.digest(one)) for path, one in held.items()}
         made = Manifest(
             identity.who,
             identity.store_id,
