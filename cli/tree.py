@@ -31,7 +31,7 @@ NOUNS = {
     "rule": "what users and teams may do",
     "access": "explain rights; the operator's password",
     "log": "inspect the files of a store; needs no node",
-    "store": "turn a RocketMQ store into a twinlog store",
+    "store": "a RocketMQ store becomes a twinlog store, and back",
     "spark": "jobs over whole stores: archive, verify, compare, report, replay",
     "bench": "measure this cluster",
     "drill": "rehearse failures, with a verdict and a report",
@@ -53,7 +53,8 @@ _BY_PATH = {command.path: command for command in COMMANDS}
 NEVER_SUGGESTED = {
     "cluster failover", "cluster remove", "coordinator clear-alarm", "dev down", "dev kill",
     "dlq drop", "group delete", "group reset", "group skip", "log repair", "node stop",
-    "rule remove", "store adopt", "transaction commit", "transaction rollback", "user remove",
+    "rule remove", "store adopt", "store handover", "transaction commit", "transaction rollback",
+    "user remove",
 }  # fmt: skip
 """Commands that stop, delete or depose: a mistyped word is never completed to one of them."""
 

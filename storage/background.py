@@ -143,7 +143,10 @@ class StoreJobs:
             messaging = derived.whole_messaging(self._log) if export else derived.messaging
             waited = any(queue.topic == DELAY_TOPIC for queue in derived.queues)
             state = derived.layers.whole()
-            exports = self._exports.prepare(state, messaging, self._log, waited=waited)
+            checked = derived.checked(messaging)
+            exports = self._exports.prepare(
+                state, messaging, self._log, waited=waited, checked=checked
+            )
             self._export_in = EXPORT_CHECKPOINTS - 1
             timers = derived.timer_files(messaging, self._log, timer_log) if export else None
         # RocketMQ recovers from this timestamp: it must not name a record that is not flushed.

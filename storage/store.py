@@ -32,6 +32,7 @@ from storage.errors import DiskError, DiskFull, StaleToken
 from storage.jobs import Job
 from storage.key_index.index import LAZY_BYTES
 from storage.log.epoch_history import EpochRecord
+from storage.marks.handed_over import check_kept
 from storage.marks.identity import Who
 from storage.marks.promise import Promise
 from storage.marks.quarantine import FoundBy
@@ -91,6 +92,7 @@ class Store:
     @classmethod
     def open(cls, disk: Disk, settings: StoreSettings, who: Who, *, wall_ms: int) -> Store:
         """Open or make the store in ``disk``; `storage.recovery.open` says what is refused."""
+        check_kept(disk)
         opened = open_store(disk, settings, who, guard=threading.Lock(), wall_ms=wall_ms)
         return cls(opened, who)
 

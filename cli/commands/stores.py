@@ -66,6 +66,13 @@ STORES = (
         "twinlog store adopt store --cluster demo --node n1 --yes",
     ),
     command(
+        "store handover",
+        "cli.log.handover:handover",
+        "make a stopped store exact for RocketMQ's consumers",
+        "twinlog store handover data/n1 --dry-run",
+        "twinlog store handover data/n1 --yes",
+    ),
+    command(
         "spark archive",
         "cli.spark.archive:archive",
         "write sealed segments as Parquet files, verified before they count",

@@ -19,9 +19,11 @@ from cli.failures import Exit, Failure
 from cli.fields import Fields
 from cli.log.directory import open_store, require_free
 from cli.parsing import PRIVATE, Yes
+from storage.marks.handed_over import is_handed_over
 from storage.marks.identity import Who, read_identity
 from storage.tools.adopt import Adoption, carry_out, plan_adoption
 from storage.tools.recover import disk_at
+from twinlog.format.system_topics import RETRY_PREFIX
 from twinlog.store.reader import StoreReader
 from twinlog.units import format_size
 
@@ -66,20 +68,21 @@ def adopt(
             value.family,
         )
         complete = value.epoch > 1  # an adoption that met its end early has no twinlog epoch yet
-        if named == who and not value.foreign and ours.clean and complete:
+        handed_over = is_handed_over(disk)
+        kept = not value.foreign and ours.clean and complete and not handed_over
+        if named == who and kept:
             context.printer.note(f"{directory} is the store of {who.node} already")
             if not context.printer.machine:  # there is no plan: nothing of it would be done
                 return Exit.OK
             dry_run = True
-        plan = _answer(directory, value, who, None)
         if dry_run or not context.printer.machine:  # a program gets one document, at the end
-            context.printer.answer(plan)
+            context.printer.answer(_answer(directory, value, who, None, handed_over=handed_over))
         if dry_run:
             return Exit.OK
         if not context.confirm(f"Adopt {directory} as {who.node} of {who.cluster}?", yes=yes):
             return Exit.NO
         end = carry_out(disk, value, who, reader=reader, ours=ours)
-    done = _answer(directory, value, who, end)
+    done = _answer(directory, value, who, end, handed_over=handed_over)
     if context.printer.machine:
         context.printer.answer(done)
     else:
@@ -101,19 +104,39 @@ def _name(what: str, given: str | None, before: str | None) -> str:
     return found
 
 
-def _plan(value: Adoption, who: Who) -> list[str]:
+def _retries(value: Adoption) -> dict[str, int]:
+    """Return how many messages wait for groups in RocketMQ's retry topics, by topic."""
+    known = {group.name for group in value.consumed.groups}
+    positions = {(topic, queue): at for (_, topic, queue), at in value.consumed.positions}
+    found: dict[str, int] = {}
+    for topic, queue, start, end in value.queues:
+        name = topic.removeprefix(RETRY_PREFIX)
+        ours = any(name == group or name.startswith((f"{group}_", f"{group}+")) for group in known)
+        waiting = end - max(start, positions.get((topic, queue), start))
+        if topic.startswith(RETRY_PREFIX) and ours and waiting > 0:
+            found[topic] = found.get(topic, 0) + waiting
+    return found
+
+
+def _plan(value: Adoption, who: Who, *, handed_over: bool) -> list[str]:
     foreign = format_size(value.foreign)
     lines = [
         f"log {value.start}..{value.end}, {value.records} records, {foreign} not written by us",
         f"all of it becomes epoch 0; epoch {value.epoch} begins at {value.border}",
         f"store of {who.node}, group {who.group} of {who.cluster}, {len(value.topics)} topics",
     ]
+    if handed_over:
+        lines.append("it was handed over to RocketMQ: a group goes on at RocketMQ's position")
     consumed = value.consumed
     if consumed.groups:
         lines.append(
             f"{len(consumed.groups)} consumer groups, {len(consumed.positions)} positions, "
             f"{consumed.in_flight} messages popped and not settled: handed out again when due"
         )
+    lines += [
+        f"{count} messages wait in {topic}: an ordinary topic from now on; its group consumes it"
+        for topic, count in _retries(value).items()
+    ]
     if value.timed.rows:
         lines.append(f"{len(value.timed.rows)} messages wait for a time: delivered when due")
     if value.timed.repeated:
@@ -144,7 +167,9 @@ def _plan(value: Adoption, who: Who) -> list[str]:
     return lines
 
 
-def _answer(directory: Path, value: Adoption, who: Who, end: int | None) -> Answer:
+def _answer(
+    directory: Path, value: Adoption, who: Who, end: int | None, *, handed_over: bool
+) -> Answer:
     topics: list[Fields] = [{"topic": name, "queues": queues} for name, queues in value.topics]
     fields: Fields = {
         "directory": str(directory),
@@ -166,6 +191,8 @@ def _answer(directory: Path, value: Adoption, who: Who, end: int | None) -> Answ
         "groups": [group.name for group in value.consumed.groups],
         "positions": len(value.consumed.positions),
         "in_flight": value.consumed.in_flight,
+        "retries": [{"topic": topic, "messages": n} for topic, n in _retries(value).items()],
+        "handed_over": handed_over,
         "left_out": [{"topic": name, "why": why} for name, why in value.left_out],
         "done": end is not None,
         "log_end": end,
@@ -173,7 +200,7 @@ def _answer(directory: Path, value: Adoption, who: Who, end: int | None) -> Answ
     return Answer(
         kind="StoreAdopt",
         fields=fields,
-        head="\n".join(_plan(value, who)),
+        head="\n".join(_plan(value, who, handed_over=handed_over)),
         tables=[Table.of("TOPIC QUEUES>", topics)],
         items=topics,
         names=[name for name, _ in value.topics],

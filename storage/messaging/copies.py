@@ -8,8 +8,8 @@ are those of the append, as for any section.
 
 A *dead letter* goes to queue 0 of ``%DLQ%`` and the group, as RocketMQ's do: one attempt more,
 `RETRY_TOPIC` and `ORIGIN_MESSAGE_ID` where the message has none, and, of twinlog alone,
-`DLQ_ORIGIN_TOPIC`, `DLQ_ORIGIN_MESSAGE_ID` and `TL_WHY`. A *retry* goes to queue 0 of ``%RETRY%``,
-the group, ``_`` and the topic, as what RocketMQ gives a POP group again. A *delivery* of a delayed
+`DLQ_ORIGIN_TOPIC`, `DLQ_ORIGIN_MESSAGE_ID` and `TL_WHY`. What is *sent back* goes to queue 0 of a
+retry topic, as what RocketMQ gives a group again. A *delivery* of a delayed
 record goes to its `REAL_TOPIC` and `REAL_QID` with the properties as they are, as RocketMQ's do;
 where there is no such queue it goes to queue 0 of `UNDELIVERABLE`, with `TL_WHY`. So does what a
 transaction commits, with what says so: a system flag and the log offset of the half. What is
@@ -38,7 +38,6 @@ from twinlog.format.system_topics import (
     DELAY_TOPIC,
     GIVEN_UP_TOPIC,
     HALF_TOPIC,
-    RETRY_PREFIX,
     SYSTEM_TOPIC_PREFIX,
     TIMER_TOPIC,
 )
@@ -135,18 +134,40 @@ def dead_letters(
     return Copy(dead_topic(group), 0, len(made), b"".join(made))
 
 
-def retries(pieces: Sequence[Buffer], group: str, pop_ms: int, *, family: int = 4) -> Copy:
-    """Return retries of messages of one topic, first handed out at ``pop_ms``; see `dead_letters`.
+def sent_back(
+    pieces: Sequence[Buffer],
+    topic: str,
+    attempts: Callable[[int], int | None],
+    *,
+    family: int = 4,
+    pop_ms: int = 0,
+) -> Copy:
+    """Return what RocketMQ's consumers would have given back, for a retry topic.
+
+    Args:
+        pieces: Whole records, as they lie in the log.
+        topic: The retry topic.
+        attempts: Says how often the message at a queue offset was tried; None: it is not wanted.
+        family: Address family of the cluster's store hosts, 4 or 6.
+        pop_ms: When POP handed them out first; 0: they are for consumers that pull.
 
     Raises:
         CorruptionError: They are not whole records.
     """
     made: list[bytes] = []
-    topic = ""
     for one in _messages(pieces):
-        topic = f"{RETRY_PREFIX}{group}_{one.topic}"
-        first = one.properties.get(FIRST_POP_TIME, str(pop_ms))
-        made.append(_copy(one, topic, {FIRST_POP_TIME: first}, family))
+        tried = attempts(one.queue_offset)
+        if tried is None:
+            continue
+        named = one.properties
+        if pop_ms:
+            added = {FIRST_POP_TIME: named.get(FIRST_POP_TIME, str(pop_ms))}
+        else:
+            added = {
+                RETRY_TOPIC: named.get(RETRY_TOPIC, one.topic),
+                ORIGIN_MESSAGE_ID: named.get(ORIGIN_MESSAGE_ID, one.message_id),
+            }
+        made.append(_copy(one, topic, added, family, more=tried))
     return Copy(topic, 0, len(made), b"".join(made))
 
 

@@ -112,15 +112,25 @@ class Exports:
         self._written: object = None
 
     def prepare(
-        self, state: State, messaging: Messaging, log: CommitLog, *, waited: bool
+        self,
+        state: State,
+        messaging: Messaging,
+        log: CommitLog,
+        *,
+        waited: bool,
+        checked: Iterable[Position] = (),
     ) -> Prepared | None:
         """Return what `write` needs; None when nothing has changed.
 
+        ``checked`` are positions of RocketMQ's own groups (`storage.recovery.derived`).
         A store that never had a group leaves the files of groups alone: they may be RocketMQ's.
         Likewise the file of delay levels where no message ``waited`` for one.
         """
         known = state.groups or messaging.position
-        positions = tuple((one.topic, one.group, one.queue, one.low) for one in messaging.shares())
+        positions = (
+            *checked,
+            *((one.topic, one.group, one.queue, one.low) for one in messaging.shares()),
+        )
         found = Prepared(
             tuple(state.topics.values()), log.history.epochs, log.history.file(),
             tuple(state.groups.values()), positions if known else None,

@@ -29,6 +29,7 @@ from storage.messaging.holds import Holds
 from storage.messaging.share import Share
 from storage.queues.batch_queue import BatchQueue
 from storage.queues.queues import ConsumeQueues
+from storage.recovery.group_export import Position
 from storage.recovery.snapshot import DIRECTORY, Snapshot, Snapshots
 from storage.recovery.timer_export import LastRecord, TimerFiles, timer_files
 from storage.settings import StoreSettings
@@ -48,8 +49,15 @@ from twinlog.format.batch_index import (
     BatchEntry,
 )
 from twinlog.format.record import FLAG_BORN_V6
-from twinlog.format.system_topics import DELAY_TOPIC, SYSTEM_TOPIC_META, TIMER_TOPIC
+from twinlog.format.system_topics import (
+    DELAY_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    SYSTEM_TOPIC_META,
+    TIMER_TOPIC,
+)
 from twinlog.format.waiting.delay_levels import LEVELS
+from twinlog.format.waiting.halves import CHECKER
 from twinlog.format.waiting.timers import due_of, out_ms
 
 _META = SYSTEM_TOPIC_META.encode()
@@ -182,6 +190,27 @@ class Derived:
         due = due_of(found.properties, found.store_timestamp) or found.store_timestamp
         newest = LastRecord(last, size, found.queue_offset, out_ms(due))
         return timer_files(timers.after(), newest, log.timestamp, file_size=file_size)
+
+    def checked(self, messaging: Messaging) -> tuple[Position, ...]:
+        """Return from where on RocketMQ looks for open halves, and for what ended them.
+
+        It begins with the oldest open half and asks about each that no record which it reads names
+        as ended. Such a record lies behind its halves in the log: it reads those behind the oldest
+        open half. Nothing where there was never a half.
+        """
+        halves, ends = self.queues.get(HALF_TOPIC, 0), self.queues.get(OP_TOPIC, 0)
+        if halves is None and not messaging.halves.end:
+            return ()
+        after = max(halves.end if halves is not None else 0, messaging.halves.end)
+        first = next(messaging.halves.open(), None)
+        found = [(HALF_TOPIC, CHECKER, 0, after if first is None else first.number)]
+        if ends is not None:
+            try:
+                behind = ends.end if first is None else ends.at_log(first.offset)
+            except (CorruptionError, DiskError):
+                behind = ends.start  # it reads more of them
+            found.append((OP_TOPIC, CHECKER, 0, behind))
+        return tuple(found)
 
     def timed_from(self) -> int:
         """Return a log offset that no record lies before which waits for a time.

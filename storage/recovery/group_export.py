@@ -5,7 +5,8 @@ have, for each queue, the offset of the first message that is not settled: a bro
 and gives out again what was settled after it. Members of broadcast groups keep their positions
 themselves in RocketMQ, so theirs are not there; where they begin is. A broker with ``enableLmq``
 reads the second file of positions and ignores the first; so both are whole.
-``consumerOrderInfo.json`` is empty.
+Of RocketMQ's own groups ``CID_RMQ_SYS_TRANS`` has positions, so that a broker asks about open
+transactions alone. ``consumerOrderInfo.json`` is empty.
 
 twinlog writes them and never reads them, but at an adoption (`storage.tools.adopt_groups`). Pure.
 
@@ -31,6 +32,10 @@ ORDERS = "config/consumerOrderInfo.json"
 SKIPPED_DELAYS_MS = (1_000, 5_000)
 """Delays of RocketMQ's table that no retry uses: it begins with the third."""
 
+WRITER = "writer", "twinlog"
+"""A field of both files of positions and what it says: a broker reads one of them and, not knowing
+the field, writes that one without it. What still has the field then is older."""
+
 BROADCAST = "@broadcast"
 """After a group's name: where members of a broadcast group begin that know no better."""
 
@@ -52,6 +57,7 @@ def group_files(
     groups = tuple(groups)
     broadcast = {one.name for one in groups if one.mode == "broadcast"}
     version = {"counter": changes, "stateVersion": 0, "timestamp": timestamp}
+    name, said = WRITER
     offsets: dict[str, dict[str, int]] = {}
     plain: dict[str, dict[str, int]] = {}
     light: dict[str, int] = {}
@@ -69,9 +75,9 @@ def group_files(
             "dataVersion": version, "forbiddenTable": {},
             "subscriptionGroupTable": {one.name: _group(one) for one in groups},
         }),
-        POSITIONS: _json({"dataVersion": version, "offsetTable": offsets}),
+        POSITIONS: _json({"dataVersion": version, name: said, "offsetTable": offsets}),
         LIGHT_POSITIONS: _json({
-            "dataVersion": version, "lmqOffsetTable": light, "offsetTable": plain,
+            "dataVersion": version, name: said, "lmqOffsetTable": light, "offsetTable": plain,
         }),
         ORDERS: _json({"table": {}}),
     }  # fmt: skip

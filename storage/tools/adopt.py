@@ -538,6 +538,14 @@ def _take_over_groups(store: Store, token: Token, value: Adoption) -> None:
         store.set_confirm(store.end)
     while store.dispatch(STRETCH_MAX):
         pass
+    ended = value.halves.ended
+    for at in range(0, len(ended), ROWS_TOGETHER):
+        # With them goes the record that says the same to a broker which opens the store later.
+        told = store.append_together(
+            token, (), ended[at : at + ROWS_TOGETHER], wall_ms=value.timestamp
+        )
+        assert told.outcome is Outcome.STORED, told
+        store.set_confirm(store.end)
     for at in range(0, len(rows), ROWS_TOGETHER):
         made = store.append_rows(token, rows[at : at + ROWS_TOGETHER], wall_ms=value.timestamp)
         assert made.outcome is Outcome.STORED, made

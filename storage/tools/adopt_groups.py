@@ -29,7 +29,7 @@ from typing import cast
 
 from storage.errors import ForeignStore
 from storage.messaging.groups import DELAYS_MAX, Group, Retry, group_refusal
-from storage.recovery.group_export import BROADCAST, SKIPPED_DELAYS_MS
+from storage.recovery.group_export import BROADCAST, SKIPPED_DELAYS_MS, WRITER
 from twinlog.errors import CorruptionError
 from twinlog.format.group_rows import LeaseRow, Row, ShareRow
 from twinlog.format.record import Record
@@ -132,8 +132,8 @@ def read_consumed(reader: StoreReader) -> Consumed:
 
 def _positions(tables: Mapping[str, dict[str, object]]) -> dict[Place, int]:
     """Return the positions that count: a broker with light queues reads its own file alone."""
-    light = tables.get("lmqConsumerOffset.json")
-    table = light if light is not None else tables.get("consumerOffset.json", {})
+    plain, light = _tables(tables)
+    table = light if light is not None else plain
     found: dict[Place, int] = {}
     rows = _map(table.get("offsetTable"))
     for key, queues in sorted(rows.items(), key=lambda row: not row[0].endswith(BROADCAST)):
@@ -142,6 +142,20 @@ def _positions(tables: Mapping[str, dict[str, object]]) -> dict[Place, int]:
     for key, offset in _map((light or {}).get("lmqOffsetTable")).items():
         _note(found, key, "0", offset)
     return found
+
+
+def _tables(
+    tables: Mapping[str, dict[str, object]],
+) -> tuple[dict[str, object], dict[str, object] | None]:
+    """Return both files of positions; None for the second one where it is older than the first.
+
+    A twinlog store has both. A broker writes the one that it reads, with all that the other has.
+    """
+    plain, light = tables.get("consumerOffset.json"), tables.get("lmqConsumerOffset.json")
+    name, said = WRITER
+    if plain is not None and light is not None and light.get(name) == said != plain.get(name):
+        light = None
+    return plain or {}, light
 
 
 def _note(found: dict[Place, int], key: str, queue: str, offset: object) -> None:
@@ -154,8 +168,8 @@ def positions_of(
     tables: Mapping[str, dict[str, object]], wanted: str
 ) -> dict[tuple[str, int], int]:
     """Return how far one of a broker's own services is in each queue of its topics."""
-    table = _map(tables.get("consumerOffset.json", {}).get("offsetTable"))
-    table |= _map(tables.get("lmqConsumerOffset.json", {}).get("offsetTable"))
+    plain, light = _tables(tables)
+    table = _map(plain.get("offsetTable")) | _map((light or {}).get("offsetTable"))
     found: dict[tuple[str, int], int] = {}
     for key, queues in table.items():
         topic, _, group = key.partition("@")

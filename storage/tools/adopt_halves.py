@@ -23,16 +23,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from storage.tools.adopt_groups import positions_of
-from twinlog.format.group_rows import OpenRow
+from twinlog.format.group_rows import COMMIT, GIVEN_UP, HalfRow, OpenRow
 from twinlog.format.record import Record
 from twinlog.format.system_topics import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 from twinlog.format.waiting.delay_levels import REAL_QUEUE, REAL_TOPIC
-from twinlog.format.waiting.halves import COMMITTED, GROUP, KIND_BITS, NAME
+from twinlog.format.waiting.halves import CHECKER, COMMITTED, GROUP, KIND_BITS, NAME
 from twinlog.store.queues import Queue
 from twinlog.store.reader import StoreReader
 
-CHECKER = "CID_RMQ_SYS_TRANS"
-"""The group whose positions say what a broker has looked at."""
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 """Property of a half that was stored again, to be asked about."""
 _UNIQUE = "UNIQ_KEY"
@@ -48,10 +46,13 @@ class OpenHalves:
         rows: Those that are open, in the order of the log.
         repeated: Commits without an op record: the broker's next start would have asked about them,
             and could have delivered them a second time.
+        ended: Halves behind the first open one that are settled and that no op record names: a
+            broker that opens the store again would ask about them.
     """
 
     rows: tuple[OpenRow, ...] = ()
     repeated: int = 0
+    ended: tuple[HalfRow, ...] = ()
 
 
 NOTHING_OPEN = OpenHalves()
@@ -75,6 +76,7 @@ class _Found:
     by_message: dict[_Message, _One] = field(default_factory=dict[_Message, _One])
     by_number: dict[int, _One] = field(default_factory=dict[int, _One])
     by_offset: dict[int, _One] = field(default_factory=dict[int, _One])
+    named: set[int] = field(default_factory=set[int])
 
     def enter(self, half: Record) -> None:
         """Take a half, in the order of the log."""
@@ -91,6 +93,7 @@ class _Found:
             for word in record.body.split(b","):
                 if word.isdigit() and len(word) < 19 and int(word) in self.by_number:
                     self.by_number[int(word)].named = True
+                    self.named.add(int(word))
         elif record.topic == GIVEN_UP_TOPIC:
             one = self.by_message.get(_message(record))
             if one is not None:
@@ -117,7 +120,17 @@ def read_halves(reader: StoreReader) -> OpenHalves:
     left = {id(one): one for one in found.by_number.values() if one.half.queue_offset >= looked}
     rows = [_row(one) for one in left.values() if not (one.named or one.committed or one.gone)]
     repeated = sum(one.committed and not one.named and not one.gone for one in left.values())
-    return OpenHalves(tuple(sorted(rows)), repeated)
+    return OpenHalves(tuple(sorted(rows)), repeated, _ended(found, min(rows, default=None)))
+
+
+def _ended(found: _Found, first: OpenRow | None) -> tuple[HalfRow, ...]:
+    if first is None:
+        return ()
+    return tuple(
+        HalfRow(number, COMMIT if one.committed else GIVEN_UP)
+        for number, one in sorted(found.by_number.items())
+        if number > first.half and number not in found.named and (one.committed or one.gone)
+    )
 
 
 def _row(one: _One) -> OpenRow:

@@ -12,6 +12,7 @@ Not here: repairing what recovery refuses (`storage.tools.repair`), the command 
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from storage.errors import ForeignStore
 from storage.key_index.file import DIRECTORY as INDEX
 from storage.log.batch_index import DIRECTORY as BATCHES
 from storage.log.log_folders import Folders, multi_folder_disk, noted
-from storage.marks.identity import Identity, read_identity
+from storage.marks.identity import Identity, Who, read_identity
+from storage.recovery.open import open_store
 from storage.recovery.snapshot import Snapshots
 from storage.recovery.summary import BootSummary
 from storage.settings import INDEX_CELLS_MAX, StoreSettings
@@ -152,6 +154,12 @@ def disk_at(path: Path) -> Disk:
     return multi_folder_disk(RealDisk(root), Folders((*known, *new), adopted=True))
 
 
+def opened_by_tool(disk: Disk, settings: StoreSettings, who: Who, *, wall_ms: int) -> Store:
+    """Open a store as `Store.open` does, one that was handed over to RocketMQ as well."""
+    opened = open_store(disk, settings, who, guard=threading.Lock(), wall_ms=wall_ms)
+    return Store(opened, who)
+
+
 def recover(disk: Disk, *, wall_ms: int) -> Recovered:
     """Recover the store in ``disk`` and stop it cleanly.
 
@@ -163,7 +171,7 @@ def recover(disk: Disk, *, wall_ms: int) -> Recovered:
     """
     identity = require_marks(disk)
     settings = settings_of(identity, index_capacity(disk))
-    store = Store.open(disk, settings, identity.who, wall_ms=wall_ms)
+    store = opened_by_tool(disk, settings, identity.who, wall_ms=wall_ms)
     clean = store.damage is None
     end, confirm = store.end, store.confirm
     store.close(clean=clean)

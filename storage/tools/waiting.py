@@ -100,7 +100,7 @@ def _of_twinlog(store: StoreReader) -> Found:
 
 def folded(store: StoreReader) -> Messaging:
     """Return the fold of a twinlog store's log, up to its end."""
-    snapshot = _snapshot(store)
+    snapshot = newest_snapshot(store)
     if snapshot is None:
         fold, start = Messaging(), max(store.start, store.adopted)
     else:
@@ -128,7 +128,7 @@ def _offsets(store: StoreReader, topic: str, start: int) -> list[int]:
     return [entry.log_offset for entry in queue.entries() if entry.log_offset >= start]
 
 
-def _snapshot(store: StoreReader) -> Snapshot | None:
+def newest_snapshot(store: StoreReader) -> Snapshot | None:
     """Return the newest snapshot that can be read and is not beyond the log; None: none is."""
     folder = store.root / DIRECTORY
     for path in sorted(folder.glob("[0-9]*"), reverse=True):

@@ -20,11 +20,12 @@ import pytest
 
 from storage import Store
 from storage.marks.identity import Who
-from storage.tools import adopt, repair
+from storage.tools import adopt, handover, repair
 from storage.tools.recover import identity_of, recover, settings_of
 from tests.fakes.disk import FakeDisk
 from tests.fakes.faults import SimulatedCrash
 from tests.stores.histories.history import lose
+from tests.stores.unsettled import OPEN, unsettled
 from tests.stores.workbench import (
     SETTINGS,
     TOPIC,
@@ -99,6 +100,7 @@ def tools() -> dict[str, Tool]:
         "repair-ours": Tool(*_damaged(), _repair, _is_ours),
         "repair-rocketmq": Tool(*_torn(), _repair, _is_sound),
         "recover": Tool(*_killed(), _recover, _is_ours),
+        "handover": Tool(*_open(), _hand_over, _is_handed_over),
     }
 
 
@@ -172,6 +174,15 @@ def _killed() -> tuple[Path, Bodies]:
     return to_files(disk), kept
 
 
+def _open() -> tuple[Path, Bodies]:
+    """A stopped store whose groups have settled messages behind others that they have not."""
+    disk = FakeDisk(page_size=512)
+    store = unsettled(disk)
+    kept = _kept(store)
+    store.close(clean=True)
+    return to_files(disk), kept
+
+
 def _adopt(disk: FakeDisk, root: Path) -> None:
     with StoreReader(root) as ours, StoreReader(root, rocketmq=True) as reader:
         value = adopt.plan_adoption(reader, ours)
@@ -187,6 +198,13 @@ def _repair(disk: FakeDisk, root: Path) -> None:
             recover(disk, wall_ms=3000)
 
 
+def _hand_over(disk: FakeDisk, root: Path) -> None:
+    with StoreReader(root) as reader:
+        plan = handover.plan_handover(disk, reader)
+    if plan.copied or plan.unfinished:
+        handover.carry_out(disk, wall_ms=3000)
+
+
 def _recover(disk: FakeDisk, root: Path) -> None:
     recover(disk, wall_ms=3000)
 
@@ -198,6 +216,19 @@ def _is_adopted(disk: FakeDisk, kept: Bodies) -> None:
     assert store.reads.topics() == {TOPIC: 4}
     assert store.epochs[0].epoch == 0
     store.close(clean=True)
+
+
+def _is_handed_over(disk: FakeDisk, kept: Bodies) -> None:
+    _is_sound(disk, kept)
+    root = to_files(disk)
+    try:
+        with StoreReader(root) as reader:
+            assert handover.plan_handover(disk, reader).copied == ()
+            copies = [one for one in reader.records() if one.topic == "%RETRY%billing"]
+            assert [int(one.body.split(b"/")[1]) for one in copies] == [*OPEN]
+            assert reader.clean
+    finally:
+        shutil.rmtree(root)
 
 
 def _is_ours(disk: FakeDisk, kept: Bodies) -> None:
@@ -224,7 +255,7 @@ def _is_sound(disk: FakeDisk, kept: Bodies) -> None:
         shutil.rmtree(root)
 
 
-NAMES = ("adopt", "repair-ours", "repair-rocketmq", "recover")
+NAMES = ("adopt", "repair-ours", "repair-rocketmq", "recover", "handover")
 
 
 def calls(tool: Tool) -> int:

@@ -83,7 +83,9 @@ SEAM = {
     "storage/log": (
         "batch_index commit_log log_folders reserve sealed_index segment segments stretches"
     ),
-    "storage/marks": "archive_mark clean_start identity promise quarantine run two_slots",
+    "storage/marks": (
+        "archive_mark clean_start handed_over identity promise quarantine run two_slots"
+    ),
     "storage/queues": "batch_queue consume_queue entry_check queues",
     "storage/read": "lookups raw reader result scattered stretches",
     "storage/recovery": (

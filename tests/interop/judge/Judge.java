@@ -44,13 +44,18 @@ import org.apache.rocketmq.store.timer.TimerMessageStore;
  * <p>Requests: open {dir, commit_log_size, queue_size, commit_logs?, batch_queue_size?, light?,
  * timers?}, serve {millis} (its own threads go on for so long), dump, query {topic, key, begin?, end?}, time {topic, queue, timestamp}, put {messages: [{topic, queue,
  * body (hex), properties, sys_flag?, flag?, born_host?, inner?: [[body, properties]]}]}, close,
+ * consume {group, topics} (all that the group gets of them and of its retry topic),
+ * check {timeout} (one round of questions about open transactions, of halves older than so many ms),
  * filter {cases: [[expression, properties]]}, pack and unpack {rows: [[flag, level, hex]]}. Opening
  * changes a directory, so callers hand over copies.
  */
 public final class Judge {
+    private static final int RESERVED_HOURS = 24 * 366 * 100; // what tests store may be of 1970
+
     private DefaultMessageStore store;
     private TimerMessageStore timers;
     private ScheduleMessageService delays;
+    private BrokerConfig broker;
 
     public static void main(String[] args) throws Exception {
         PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
@@ -84,6 +89,9 @@ public final class Judge {
             case "pack": return Bodies.judge(request, true);
             case "unpack": return Bodies.judge(request, false);
             case "serve": return serve(request);
+            case "check": return Halves.check(store, broker, request.getLongValue("timeout"));
+            case "consume": return Groups.consume(store, broker, request.getString("group"),
+                request.getJSONArray("topics"));
             case "close": return close();
             default: throw new IllegalArgumentException(request.getString("op"));
         }
@@ -109,6 +117,7 @@ public final class Judge {
         config.setTimerWheelEnable(timed);
         config.setCleanResourceInterval(3_600_000);
         config.setDiskMaxUsedSpaceRatio(99);
+        config.setFileReservedTime(RESERVED_HOURS);
         ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
         File table = new File(dir, "config/topics.json");
         if (table.exists()) {
@@ -118,7 +127,7 @@ public final class Judge {
                 topics.put(name, named.getObject(name, TopicConfig.class));
             }
         }
-        BrokerConfig broker = new BrokerConfig();
+        broker = new BrokerConfig();
         broker.setBrokerIP1("127.0.0.1");
         BrokerStatsManager statistics = new BrokerStatsManager("judge", false);
         store = new DefaultMessageStore(

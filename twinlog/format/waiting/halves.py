@@ -26,6 +26,8 @@ NAME: Final = "__transactionId__"
 """Property: the transaction."""
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 """Property: how long after its birth producers are not asked what became of it."""
+CHECKER: Final = "CID_RMQ_SYS_TRANS"
+"""RocketMQ's group whose positions say from where on a broker looks at halves and their ends."""
 OP_TAG: Final = "d"
 """Tag of a record that says which halves are settled."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage import CreateTopic, Outcome, Section
-from storage.messaging.copies import Copy, dead_letters, retries
+from storage.messaging.copies import Copy, dead_letters, sent_back
 from tests.fakes.disk import FakeDisk
 from tests.stores.workbench import lead, open_store, settle, token
 from twinlog.format.inner_batches import InnerEncoder
@@ -67,7 +67,8 @@ def test_a_dead_letter_is_rocketmqs(family: int) -> None:
 
 def test_what_was_retried_keeps_its_origin() -> None:
     """The first topic and the first message, and where this attempt was."""
-    [again] = records(retries([ORIGINAL], "billing", 1234))
+    topic = "%RETRY%billing_orders"
+    [again] = records(sent_back([ORIGINAL], topic, lambda offset: 1, pop_ms=1234))
     assert (again.topic, again.properties["1ST_POP_TIME"]) == ("%RETRY%billing_orders", "1234")
     assert again.reconsume_times == 3
     moved = encode(
@@ -79,8 +80,22 @@ def test_what_was_retried_keeps_its_origin() -> None:
     assert dead.properties["RETRY_TOPIC"] == "orders"
     assert dead.properties["DLQ_ORIGIN_TOPIC"] == "%RETRY%billing_orders"
     assert dead.properties["DLQ_ORIGIN_MESSAGE_ID"] == ID.replace("4711", "9999")
-    [kept] = records(retries([moved], "billing", 5678))
-    assert kept.properties["1ST_POP_TIME"] == "1234"
+    [kept] = records(sent_back([moved], topic, lambda offset: 2, pop_ms=5678))
+    assert (kept.properties["1ST_POP_TIME"], kept.reconsume_times) == ("1234", 2)
+
+
+def test_what_is_sent_back_is_as_rocketmqs_consumers_send_it() -> None:
+    """Golden 23: where it was, which message it was, one attempt more; and nothing unwanted."""
+    topic = "%RETRY%billing"
+    [back] = records(sent_back([ORIGINAL], topic, lambda offset: 2))
+    assert (back.topic, back.queue, back.reconsume_times) == (topic, 0, 4)
+    named = [*back.properties.items()][-2:]
+    assert named == [("RETRY_TOPIC", "orders"), ("ORIGIN_MESSAGE_ID", ID)]
+    [again] = records(sent_back([encode(
+        topic, 0, back.body, properties=back.properties, log_offset=0x9999,
+    )], topic, lambda offset: 0))  # fmt: skip
+    assert again.properties == back.properties
+    assert sent_back([ORIGINAL], topic, lambda offset: None).records == 0
 
 
 def test_messages_of_an_inner_batch_become_records() -> None:

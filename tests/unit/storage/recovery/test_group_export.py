@@ -10,6 +10,7 @@ from storage import Store
 from storage.messaging.groups import Group, Retry
 from storage.state.group_controls import CreateGroups
 from tests.fakes.disk import FakeDisk
+from tests.stores.records.halves import World, halves
 from tests.stores.workbench import (
     TOPIC,
     append,
@@ -21,7 +22,9 @@ from tests.stores.workbench import (
     settle,
     token,
 )
-from twinlog.format.group_rows import AckRow, LeaseRow, Row, ShareRow
+from twinlog.format.group_rows import ROLLBACK, AckRow, LeaseRow, Row, ShareRow
+from twinlog.format.system_topics import HALF_TOPIC, OP_TOPIC
+from twinlog.format.waiting.halves import CHECKER
 from twinlog.store.rocketmq_config import parse
 
 GROUPS = (
@@ -104,6 +107,27 @@ def test_groups_are_rocketmqs() -> None:
     assert found["table"]["groupRetryPolicy"] == {
         "customizedRetryPolicy": {"next": [1000, 5000, 90000, 100000]}, "type": "CUSTOMIZED",
     }  # fmt: skip
+
+
+def test_rocketmq_looks_for_open_transactions_from_the_oldest_on() -> None:
+    """And reads the op records behind it: those before name halves that it does not look at."""
+    disk = FakeDisk()
+    world = World(master(disk))
+    for mark in range(5):
+        append(world.store, halves(mark=mark))
+        settle(world.store)
+        if mark in (1, 2):
+            world.end(mark - 1, outcome=ROLLBACK)
+    world.end(4)
+    assert world.store.close(clean=True)
+    assert offsets(disk) == {f"{HALF_TOPIC}@{CHECKER}": {"0": 2}, f"{OP_TOPIC}@{CHECKER}": {"0": 1}}
+    again = open_store(disk)
+    lead(again, epoch=2)
+    settle(again)
+    world = World(again, writer=token(2))
+    world.end(2, 3)
+    assert again.close(clean=True)
+    assert offsets(disk) == {f"{HALF_TOPIC}@{CHECKER}": {"0": 5}, f"{OP_TOPIC}@{CHECKER}": {"0": 3}}
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
