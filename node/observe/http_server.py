@@ -120,8 +120,9 @@ class _Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not str(scope["path"]).startswith(OPEN):
             found = _basic(Headers(scope=scope).get("authorization", ""))
-            run = trio.to_thread.run_sync
-            if found is None or not await run(self._admits(found[0]), found[1], limiter=self._one):
+            if found is None or not await trio.to_thread.run_sync(
+                self._admits(found[0]), found[1], thread_name="login", limiter=self._one
+            ):
                 asked = {"www-authenticate": 'Basic realm="twinlog", charset="UTF-8"'}
                 text = "log in as someone who operates the cluster\n"
                 await PlainTextResponse(text, 401, asked)(scope, receive, send)

@@ -66,7 +66,7 @@ class Account:
             self.error = other.error or self.error
 
     def unseen(self) -> Account:
-        """Return what the next report must have of an account that nobody saw.
+        """Return what the next report must have of an account that was not reported.
 
         What is left counts again by itself.
         """
