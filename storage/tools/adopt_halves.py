@@ -46,7 +46,7 @@ class OpenHalves:
         rows: Those that are open, in the order of the log.
         repeated: Commits without an op record: the broker's next start would have asked about them,
             and could have delivered them a second time.
-        ended: Halves behind the first open one that are settled and that no op record names: a
+        ended: Halves after the first open one that are settled and that no op record names: a
             broker that opens the store again would ask about them.
     """
 
