@@ -1,8 +1,8 @@
 """A supervisor whose processes are tiny: for tests of starting, killing and dying together.
 
-Run as a program with a directory: owns ``coordinator``, ``n1`` and ``n2``, each of which says
-that it is ready and waits for TERM; ``told`` has the nodes whose end was told.  ``--fail NAME`` makes one
-of them end at once.
+Run as a program with a directory: owns ``coordinator``, ``n1`` and ``n2``, each of which says that
+it is ready and waits for TERM; ``told`` has the nodes whose end was told.  ``--fail NAME`` makes
+one of them end at once.
 """
 
 from __future__ import annotations
