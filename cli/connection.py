@@ -70,15 +70,16 @@ def ask(
     """
     seconds = FOR_EVER if timeout is None else timeout
     if kind in COORDINATOR_TYPES:
-        return _ask_coordinator(address, Type(kind), fields, seconds, named, tls)
+        return _ask_coordinator(address, Type(kind), fields, seconds=seconds, named=named, tls=tls)
     expected = named.expected() if named is not None and kind in ORDERS else None
-    return _ask_node(address, Type(kind), fields, seconds, expected, tls)
+    return _ask_node(address, Type(kind), fields, seconds=seconds, expected=expected, tls=tls)
 
 
 def _ask_node(
     address: str,
     kind: Type,
     fields: Mapping[str, object],
+    *,
     seconds: float,
     expected: Expected | None,
     tls: Tls | None,
@@ -123,6 +124,7 @@ def _ask_coordinator(
     address: str,
     kind: Type,
     fields: Mapping[str, object],
+    *,
     seconds: float,
     named: Named | None,
     tls: Tls | None,
@@ -132,7 +134,7 @@ def _ask_coordinator(
     names = names_crc(named.cluster, named.group) if order and named else 0
     try:
         endpoint = (host.strip("[]"), int(port))
-        return _coordinator_answer([endpoint], names, kind, fields, seconds, tls)
+        return _coordinator_answer([endpoint], names, kind, fields, seconds=seconds, tls=tls)
     except UsageError as error:
         if error.code != OTHER_CLUSTER or named is None:
             raise
@@ -146,6 +148,7 @@ def _coordinator_answer(
     names: int,
     kind: Type,
     fields: Mapping[str, object],
+    *,
     seconds: float,
     tls: Tls | None,
 ) -> Fields:

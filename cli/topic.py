@@ -25,13 +25,14 @@ from twinlog.format.light_queues import LIGHT_PREFIX
 from twinlog.session.routing import parse_route
 from twinlog.units import UnitError, format_count, format_size, parse_size, parse_whole
 from twinlog.wire.frames import Type
+from twinlog.wire.schema import QUEUES_DEFAULT
 
 
 def create(
     name: str,
     /,
     *,
-    queues: int = 8,
+    queues: int = QUEUES_DEFAULT,
     queue_type: str = "simple",
     dry_run: bool = False,
     context: Annotated[Context, PRIVATE],

@@ -6,8 +6,8 @@ On a terminal the screen is cleared between two pictures; elsewhere each one fol
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from time import sleep
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -42,5 +42,5 @@ def repeat(context: Context, show: Callable[[], int], *, watch: bool) -> int:
             if failure is None:
                 raise
             context.printer.error(failure)
-        time.sleep(WATCH_SECONDS)
+        sleep(WATCH_SECONDS)
     return show()

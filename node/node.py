@@ -52,6 +52,7 @@ from replication.net.streams import listen
 from storage import Store, Who
 from storage.disk.disk import Disk, RealDisk
 from storage.disk.drill_faults import DrillFaults
+from storage.disk.thread_names import name_thread
 from storage.log.log_folders import multi_folder_disk
 from twinlog.run_file import RUN_FILE, running_port
 from twinlog.session.login import password_in
@@ -140,7 +141,8 @@ class Node:
                 clean = True
             finally:
                 with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(partial(store.close, clean=clean))
+                    close = partial(store.close, clean=clean)
+                    await trio.to_thread.run_sync(close, thread_name="close")
             self._disk.remove(RUN_FILE, op="node.run.remove")
             self._disk.remove(STARTED_FILE, op="node.started.remove")
             self.log("node_stopped", "info", end=store.end)
@@ -293,6 +295,7 @@ async def run(
     ``ready`` is given ``run.json``'s document once the node serves; ``read`` reads the file again,
     at SIGHUP; ``picture`` shows the cluster at the HTTP port. Raises as `Node.run` does.
     """
+    name_thread(f"twinlog {name}")
     node = Node(config, name, picture=picture)
     again = Reload(config, name, node.log, read or (lambda: config), node.certificates)
     try:

@@ -104,5 +104,8 @@ class Reload:
             return
         self._log.set_level(level)
         changed = differences(self._started, found, self._name)
-        restart = [key for key in changed if takes_effect(key, self._name) != "reload"]
-        self._log("reloaded", "warning" if restart else "info", level_now=level, restart=restart)
+        when = {key: takes_effect(key, self._name) for key in changed}
+        restart = [key for key in changed if when[key] == "restart"]
+        others = [key for key in changed if when[key] not in ("restart", "reload")]
+        severity = "warning" if restart or others else "info"
+        self._log("reloaded", severity, level_now=level, restart=restart, not_taken=others)

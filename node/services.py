@@ -282,7 +282,7 @@ class NodeServices:
             groups=lambda after: {**self._observed(), **self.groups.orders.page(after)},
             group=self.groups.orders.document,
             timers=self.groups.orders.waiting.overview,
-            live=Live(self._picture, self.log.recent, limited),
+            live=Live(self._picture, self.log.recent, limited, self.world.threads),
             admits=None if self.gate is None else self.gate.operates,
         )
 

@@ -25,6 +25,7 @@ import math
 import socket
 import traceback
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 
 import trio
 
@@ -33,6 +34,7 @@ from replication.driver.driver import ACCEPTED_FROM, Driver
 from replication.net.certificates import Certificates
 from replication.net.handshakes import Handshakes, connect, connect_secured
 from replication.net.streams import Outbox, Stream, accept
+from replication.net.threads import Threads
 from storage import Job
 from twinlog.errors import TwinlogError
 from twinlog.session.tls import TlsRefused
@@ -116,6 +118,8 @@ class ReplicaService:
         """Why the node ends; the driver must not be called any more."""
         self.timed: Callable[[str, float], None] | None = None
         """Called with the kind of each finished job and its running time, seconds."""
+        self.threads = Threads()
+        """Runs the node's work beside the loop."""
         self.jobs_running = 0
         self.links_closed: dict[str, int] = {}
         """Links closed for a protocol violation or a defect, by kind, since the start."""
@@ -415,7 +419,7 @@ class ReplicaService:
         started = trio.current_time()
         try:
             with self.outbox.readiness.awaiting():
-                await trio.to_thread.run_sync(job.run, limiter=self._limiter)
+                await self.threads.run(job.kind, job.run, limiter=self._limiter)
         except Exception as caught:  # the driver decides which error ends the node
             error = caught
         self.jobs_running -= 1
@@ -429,9 +433,8 @@ class ReplicaService:
         data: bytes | None = None
         why = "no other node is known"
         if self._copy is not None:
-            data, why = await trio.to_thread.run_sync(
-                self._copy, start, length, abandon_on_cancel=True
-            )
+            copy = partial(self._copy, start, length)
+            data, why = await self.threads.run("fetch", copy, abandon=True)
         if self.crashed is None:
             self.driver.on_copy(self.now(), start, data, why)
             self.turn()

@@ -51,8 +51,8 @@ class StoreReads:
         """Use the present derived state: a cut has replaced it."""
         opened, derived = self._opened, self._opened.derived
         self._reader = Reader(
-            opened.log, opened.settings, derived.layers, derived.queues,
-            lambda: derived.dispatcher.position, opened.read_damaged,
+            opened.log, settings=opened.settings, layers=derived.layers, queues=derived.queues,
+            dispatched=lambda: derived.dispatcher.position, damaged=opened.read_damaged,
         )  # fmt: skip
 
     # -- positions that bound reads

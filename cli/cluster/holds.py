@@ -117,7 +117,13 @@ def maintenance(
         f"Release {node}?" if off else f"Take {node} into maintenance?",
         {"node": node},
     )
-    code = carry_out(order, view, context, dry_run=dry_run, yes=yes)
-    if off or dry_run or code != Exit.OK or not leads:
-        return code
-    return switchover(yes=True, context=context)
+
+    def hand_over() -> int:
+        try:
+            return switchover(yes=True, context=context)
+        except Failure as failure:
+            failure.facts = (f"{node} is in maintenance, and still master", *failure.facts)
+            raise
+
+    then = hand_over if leads and not off else None
+    return carry_out(order, view, context, dry_run=dry_run, yes=yes, then=then)

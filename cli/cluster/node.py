@@ -191,7 +191,7 @@ def stop(
 ) -> int:
     """Stop a node cleanly, through the wire.
 
-    A stopped master leaves the cluster without one until another node takes over: hand over first.
+    A master hands over first if a slave can take over; else the cluster has none until it is back.
     A node that does not answer may run all the same: exit 2.
 
     Args:
@@ -215,8 +215,8 @@ def stop(
         return Exit.OK
     if node.master:
         context.printer.note(
-            f"{name} is master of epoch {view.epoch}: writes stop until another node takes over.\n"
-            "hand over first: twinlog cluster switchover"
+            f"{name} is master of epoch {view.epoch}: "
+            "it hands over first if a slave can take over, else writes stop until it is back."
         )
     if dry_run:
         context.printer.answer(_stopped(name, "would be stopped"))

@@ -10,6 +10,7 @@ Not here: what each order means (``cli.cluster.members``, ``cli.cluster.recovery
 from __future__ import annotations
 
 import getpass
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cli.answer import Answer, Table
@@ -44,9 +45,17 @@ class Order:
 
 
 def carry_out(
-    order: Order, view: ClusterView, context: Context, *, dry_run: bool, yes: bool
+    order: Order,
+    view: ClusterView,
+    context: Context,
+    *,
+    dry_run: bool,
+    yes: bool,
+    then: Callable[[], int] | None = None,
 ) -> int:
     """Show the plan, ask, and give the order; return the exit code.
+
+    ``then`` goes on with what the order began, and answers for both.
 
     Raises:
         Failure: The coordinator refused; nothing was changed.
@@ -71,6 +80,8 @@ def carry_out(
     told = text(answered, "text")
     if told:
         context.printer.note(told)
+    if then is not None:
+        return then()
     state = table(answered.get("state"))
     done: Fields = {
         **plan, "done": True, "revision": whole(state, "revision"), "epoch": whole(state, "epoch"),

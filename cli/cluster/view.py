@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -26,7 +26,7 @@ from cli.config_file import coordinator_endpoints, is_supervised, node_address
 from cli.context import Context
 from cli.failures import Exit, Failure
 from cli.fields import Fields, flag, number, table, tables, text, texts, whole
-from twinlog.errors import TwinlogError, Unavailable
+from twinlog.errors import Denied, TwinlogError, Unavailable
 from twinlog.session.routing import Address
 from twinlog.session.tls_files import BAD_FILES, NOTHING, REFUSED, EtcdShown
 from twinlog.wire.frames import Type
@@ -307,12 +307,13 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """Fields, empty when there was no answer; then why not. ``refused``: nothing listens there."""
+    """Fields; empty: ``why`` not. ``refused``: nothing listens; ``denied``: not to who asks."""
 
     fields: Fields
     why: str = ""
     refused: bool = False
     stranger: str = ""
+    denied: Denied | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +337,7 @@ def look(context: Context, config: ClusterConfig | None = None) -> ClusterView:
 
     Raises:
         Failure: No node and no coordinator answered (exit 69).
+        Denied: Nodes answer, and none of them tells who asks: their state is not known.
     """
     members = _members(context) if config is None else _members_of(config)
     seconds = context.left(NODE_SECONDS)
@@ -350,12 +352,15 @@ def look(context: Context, config: ClusterConfig | None = None) -> ClusterView:
         (register, why, address), (own, *_) = state.result(), figures.result()
     if text(own, "cluster") not in (None, members.name):
         register, why = {}, "it belongs to another cluster"  # what it holds is not about us
+    whys = {reply.why for reply in answers.values()}
+    denied = [reply.denied for reply in answers.values() if reply.denied is not None]
+    if denied and not any(reply.fields for reply in answers.values()):
+        raise denied[0]
     if not register and not any(reply.fields for reply in answers.values()):
-        addresses = ", ".join(members.addresses.values())
         raise Failure(
             Exit.UNAVAILABLE,
             f"no node of {members.name} answers",
-            facts=(f"asked {addresses}", *sorted({reply.why for reply in answers.values()})),
+            facts=(f"asked {', '.join(members.addresses.values())}", *sorted(whys)),
             hints=(
                 "start its processes: twinlog coordinator start, twinlog node start NAME",
                 "or start a cluster on this machine: twinlog dev up",
@@ -383,13 +388,10 @@ def _silent_etcd(members: tuple[tuple[str, int], ...], shown: EtcdShown) -> str:
 
     gateway = EtcdGateway(members, replace(shown, user="", password_file=""), seconds=ETCD_SECONDS)
     try:
-        gateway.ask("kv/range", {"key": "AA=="})
-    except GatewayRefused:
-        return ""  # it answers, to those that it knows
+        with closing(gateway), suppress(GatewayRefused):  # it answers, to those that it knows
+            gateway.ask("kv/range", {"key": "AA=="})
     except TwinlogError:
         return ", ".join(str(Address(*one)) for one in members)
-    finally:
-        gateway.close()
     return ""
 
 
@@ -501,14 +503,15 @@ def _try(
         why = getattr(error, "text", "") or str(error)
         if getattr(error, "code", "") in (BAD_FILES, REFUSED):
             why = f"{why}; {getattr(error, 'hint', '')}"
-        return _Reply({}, why, refused=_is_refused(error))
+        denied = error if isinstance(error, Denied) else None
+        return _Reply({}, why, refused=_is_refused(error), denied=denied)
 
 
 def _is_refused(error: BaseException | None) -> bool:
     """Whether the connection was refused: then no process listens there."""
-    while error is not None and not isinstance(error, ConnectionRefusedError):
-        error = error.__cause__
-    return error is not None
+    return error is not None and (
+        isinstance(error, ConnectionRefusedError) or _is_refused(error.__cause__)
+    )
 
 
 def _first(
@@ -556,19 +559,17 @@ def _node(
             contact_seconds=number(peer, "contact_seconds"),
             data=data,
         )
-    role = text(found, "role")
-    mine = role == "master"
+    mine = text(found, "role") == "master"
     why = "; ".join(texts(found.get("reasons"))) or text(found, "why") or text(peer, "why") or ""
     peer = {} if mine else peer
     member = flag(peer, "in_sync")
     offsets = table(found.get("offsets"))
     epochs = tables(found.get("epochs"))
-    damage = found.get("quarantined")
     register = table(found.get("coordinator"))
     return NodeView(
         name=name,
         address=address,
-        role=role,
+        role=text(found, "role"),
         state=text(found, "state") or "running",
         reason=why,
         epoch=whole(found, "epoch"),
@@ -587,7 +588,7 @@ def _node(
         pid=whole(found, "pid"),
         writable=flag(found, "writable") is True,
         admission=text(found, "admission"),
-        quarantined=None if not damage else str(damage),
+        quarantined=str(found["quarantined"]) if found.get("quarantined") else None,
         repairing=whole(table(found.get("scrub")), "waiting") or 0,
         register_id=text(register, "register_id") or "",
         revision=whole(register, "revision"),

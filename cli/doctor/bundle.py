@@ -24,6 +24,7 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
+from urllib.parse import urlsplit
 
 from cli.answer import Answer, Table, dump
 from cli.cluster.status import fetch_history, status_answer
@@ -33,6 +34,7 @@ from cli.doctor.doctor import examine
 from cli.failures import Exit, Failure
 from cli.fields import Fields, table, text, whole
 from cli.parsing import PRIVATE
+from node.config.cluster import is_loopback
 from twinlog.errors import TwinlogError
 from twinlog.session.routing import Address
 
@@ -237,7 +239,9 @@ def fetched(url: str, until: str = "\0", *, tls: Tls | None = None) -> str:
         handlers.append(urllib.request.HTTPSHandler(context=client_context(tls)))
     opener = urllib.request.build_opener(*handlers)
     request = urllib.request.Request(url)
-    if tls is not None and tls.login is not None:
+    # HTTP Basic shows the password itself: never in clear beyond this machine.
+    shown = url.startswith("https:") or is_loopback(urlsplit(url).hostname or "")
+    if shown and tls is not None and tls.login is not None:
         said = f"{tls.login.user}:{tls.login.password}".encode()
         request.add_header("Authorization", f"Basic {base64.b64encode(said).decode()}")
     with opener.open(request, timeout=HTTP_SECONDS) as answer:

@@ -146,9 +146,9 @@ def machine(found: Machine) -> list[Finding]:
     results = [_kernels(found), say("processors", *_cores(found.cores))]
     results.append(
         _most(
-            "machine", "open files", found.descriptors, DESCRIPTORS_MIN,
-            "a node has room for few queues and clients; systemd: LimitNOFILE=1048576",
-            "ulimit -n 1048576",
+            "machine", "open files", value=found.descriptors, least=DESCRIPTORS_MIN,
+            means="a node has room for few queues and clients; systemd: LimitNOFILE=1048576",
+            command="ulimit -n 1048576",
         )
     )  # fmt: skip
     if found.lock_wanted:
@@ -185,7 +185,7 @@ def _cores(cores: int | None) -> tuple[Grade, str, str]:
 
 
 def _most(
-    area: str, check: str, value: int | None, least: int, means: str, command: str
+    area: str, check: str, *, value: int | None, least: int, means: str, command: str
 ) -> Finding:
     """Judge a limit that should be at least ``least``; a negative one means no limit."""
     if value is None:
@@ -221,7 +221,9 @@ def _kernel_settings(settings: Mapping[str, int]) -> Iterable[Finding]:
     maps = settings.get("vm/max_map_count")
     command = "sysctl -w vm.max_map_count=262144"
     means = "each log file and each open file of a queue is a mapping; beyond it a node ends"
-    yield _most("machine", "vm.max_map_count", maps, MAPS_MIN, means, command)
+    yield _most(
+        "machine", "vm.max_map_count", value=maps, least=MAPS_MIN, means=means, command=command
+    )
     policy = settings.get("vm/overcommit_memory")
     if policy == 2:
         means = "the kernel refuses memory that is only reserved: a start can fail"

@@ -292,8 +292,8 @@ class Drill:
         trouble: list[str] = []
         with self._stage.client(DRAIN_SECONDS) as client:
             trouble = drain(
-                client, self._topic, self._scenario.load.writers, self._readable(),
-                self.result.history, self._clock,
+                client, self._topic, self._scenario.load.writers, nodes=self._readable(),
+                history=self.result.history, clock=self._clock,
             )  # fmt: skip
         if trouble:
             self._find("reads at the end", Outcome.UNKNOWN, "; ".join(trouble[:3]))

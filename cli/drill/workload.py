@@ -260,6 +260,7 @@ def drain(
     client: Client,
     topic: str,
     queues: int,
+    *,
     nodes: Sequence[str],
     history: list[Operation],
     clock: Clock,

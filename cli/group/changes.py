@@ -68,7 +68,9 @@ def create(
         where: Handle only messages of that topic whose properties match; see message read.
         dry_run: Only say what would happen.
     """
-    settings = _settings(attempts, retry, invisible, topic, tag, where)
+    settings = _settings(
+        attempts=attempts, retry=retry, invisible=invisible, topic=topic, tag=tag, where=where
+    )
     settings |= {"mode": _mode(mode), "start": _start(start), "dead_letter": dead_letter}
     with waiting_client(context) as client:
         existing = settings_of(client, name)
@@ -78,7 +80,7 @@ def create(
         if not dry_run:
             outcome = _created(client, name, settings)
     head = f"group {name}, {HOW[mode]}: {outcome}"
-    return _say(context, "GroupCreate", name, head, outcome, settings)
+    return _say(context, "GroupCreate", name, head, outcome=outcome, more=settings)
 
 
 def _created(client: Client, name: str, settings: Fields) -> str:
@@ -129,7 +131,9 @@ def alter(
         where: Handle only messages of that topic whose properties match; see message read.
         dry_run: Only say what would change.
     """
-    settings = _settings(attempts, retry, invisible, topic, tag, where)
+    settings = _settings(
+        attempts=attempts, retry=retry, invisible=invisible, topic=topic, tag=tag, where=where
+    )
     if mode is not None:
         settings["mode"] = _mode(mode)
     if dead_letter is not None:
@@ -144,7 +148,7 @@ def alter(
         if changes and not dry_run:
             client.call("master", Type.GROUP, {"op": "alter", "name": name, "settings": settings})
     head = f"group {name}: {outcome}" + "".join(f"\n  {one}" for one in changes)
-    return _say(context, "GroupAlter", name, head, outcome, settings)
+    return _say(context, "GroupAlter", name, head, outcome=outcome, more=settings)
 
 
 def delete(
@@ -178,10 +182,10 @@ def delete(
             outcome = "deleted"
             head = f"group {name}: {outcome}"
     fields: Fields = {"members": len(people), "lag": lag}
-    return _say(context, "GroupDelete", name, head, outcome, fields)
+    return _say(context, "GroupDelete", name, head, outcome=outcome, more=fields)
 
 
-def _say(context: Context, kind: str, name: str, head: str, outcome: str, more: Fields) -> int:
+def _say(context: Context, kind: str, name: str, head: str, *, outcome: str, more: Fields) -> int:
     fields: Fields = {"group": name, "outcome": outcome, **more}
     names, following = [f"group/{name}"], f"twinlog group show {name}"
     if kind == "GroupDelete":
@@ -197,7 +201,7 @@ _CONSUME = "twinlog message consume {} --group GROUP"
 
 
 def _settings(
-    attempts: int | None, retry: str | None, invisible: str | None, topic: str | None,
+    *, attempts: int | None, retry: str | None, invisible: str | None, topic: str | None,
     tag: str | None, where: str | None,
 ) -> Fields:  # fmt: skip
     """Return the settings that were named, as a node takes them."""

@@ -22,7 +22,7 @@ from cli.group.answers import document
 from cli.parsing import PRIVATE, Yes
 from cli.watch import Watch, repeat
 from twinlog.client.blocking import Client
-from twinlog.errors import UnknownTopic
+from twinlog.errors import TwinlogError, UnknownTopic
 from twinlog.format.messages import Message
 from twinlog.format.record import KEYS, SEQUENCE, SHARDING_KEY, TAGS
 from twinlog.groups.blocking import Consumer
@@ -217,7 +217,7 @@ def _deal(
             question = f"{what.capitalize()} {many} dead letters of {group}{where}?"
             if not context.confirm(question, yes=yes):
                 return Exit.NO
-            done = _dealt(client, group, many, what, to, context)
+            done = _dealt(client, group, many, what, to=to, context=context)
         if not dry_run:
             head = f"{done} dead letters of {group} {_DONE[what]}{where}"
             if done < many:
@@ -238,7 +238,7 @@ _DONE = {"replay": "replayed", "drop": "dropped"}
 
 
 def _dealt(
-    client: Client, group: str, many: int, what: str, to: str | None, context: Context
+    client: Client, group: str, many: int, what: str, *, to: str | None, context: Context
 ) -> int:
     """Replay or drop that number of letters; return how many were."""
     waited = False
@@ -263,14 +263,23 @@ def _dealt(
                 else:
                     for letter in letters:
                         letter.ack()
-            except Failure:
+            except Failure as failure:
                 for letter in letters:
                     letter.release()
                 consumer.settle()
+                failure.facts = (*failure.facts, _before(done, many, what))
+                raise
+            except TwinlogError:
+                # Whether these are done may be unknown: their leases end by themselves.
+                context.printer.note(_before(done, many, what))
                 raise
             done += len(letters)
         consumer.settle()
     return done
+
+
+def _before(done: int, many: int, what: str) -> str:
+    return f"{done} of {many} dead letters were {_DONE[what]} before; run it again for the others"
 
 
 _HELD = f"""letters are held by another dlq command, or by one that was killed less than \

@@ -60,7 +60,16 @@ def reset(
             for number, at in sorted(wanted.items())
         ]
         positions = [[topic, one["queue"], one["to"]] for one in plan]
-        return _move(client, name, "reset", plan, positions, context, dry_run=dry_run, yes=yes)
+        return _move(
+            client,
+            name,
+            "reset",
+            plan,
+            positions=positions,
+            context=context,
+            dry_run=dry_run,
+            yes=yes,
+        )
 
 
 def skip(
@@ -102,7 +111,16 @@ def skip(
         ]
         # By its place, not by its number: repeated after a lost answer it skips nothing more.
         positions = [[topic, queue, plan[0]["to"]]]
-        return _move(client, name, "skip", plan, positions, context, dry_run=dry_run, yes=yes)
+        return _move(
+            client,
+            name,
+            "skip",
+            plan,
+            positions=positions,
+            context=context,
+            dry_run=dry_run,
+            yes=yes,
+        )
 
 
 def _lows(found: Fields, topic: str) -> dict[int, int]:
@@ -137,9 +155,9 @@ def _move(
     name: str,
     what: str,
     plan: list[Fields],
+    *,
     positions: list[list[object]],
     context: Context,
-    *,
     dry_run: bool,
     yes: bool,
 ) -> int:

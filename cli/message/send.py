@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from enum import StrEnum
@@ -238,6 +239,10 @@ def _show_receipt(
     )
 
 
+_Sent = deque[tuple[int, Section, int]]
+"""Lines that are not shown yet: number, section, and which of its records."""
+
+
 def _send_lines(
     client: Client,
     topic: str,
@@ -253,16 +258,18 @@ def _send_lines(
     started = time.monotonic()
     output = context.options.output
     each = output in (Output.JSONL, Output.NAME)
-    sent: list[tuple[Section, int]] = []
+    sent: _Sent = deque()
     with client.producer(topic, acknowledge=ack.value, compress=compress) as producer:
         try:
             for body in bodies:
                 section = producer.send(body, **said)
                 count += 1
                 if each:
-                    sent.append((section, section.count - 1))
+                    sent.append((count, section, section.count - 1))
+                    _show_stored(sent, context)
             producer.flush()
         except KeyboardInterrupt:
+            _show_stored(sent, context)
             stored = producer.statistics().acknowledged
             told = f"{stored} of {count} messages are {ack.value}, the rest may or may not be"
             raise Interrupted((told,)) from None
@@ -281,9 +288,13 @@ def _send_lines(
     return Exit.OK
 
 
-def _show_stored(sent: list[tuple[Section, int]], context: Context) -> None:
-    """Print where each line was stored; a line without success has none."""
-    for number, (section, record) in enumerate(sent, start=1):
+def _show_stored(sent: _Sent, context: Context) -> None:
+    """Print where the lines with an answer were stored; a line without success has no place.
+
+    They are taken out: input without an end must not be kept.
+    """
+    while sent and sent[0][1].done:
+        number, section, record = sent.popleft()
         if not section.stored:
             continue
         found = section.receipt(record)

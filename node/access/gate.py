@@ -48,6 +48,7 @@ class Gate:
         self.draw = draw
         self._tell = tell
         self._seen = NOBODY
+        self._swept = NOBODY
         self._grants: dict[str, Grants] = {}
         self._key = hmac.digest(secret.encode(), b"twinlog salts", "sha256")
         operator = User(OPERATOR, (), scram.verifier(secret, self._salt(OPERATOR)))
@@ -60,8 +61,13 @@ class Gate:
         return hmac.digest(self._key, user.encode(), "sha256")[: scram.SALT_BYTES]
 
     def moved(self) -> bool:
-        """Whether users or rules may have changed since they were last looked at."""
-        return self._access() is not self._seen
+        """Whether users or rules may have changed since this was last asked.
+
+        It has a mark of its own: a request that was admitted meanwhile has taken the new ones, and
+        the connections of who lost a right are still to be looked through.
+        """
+        before, self._swept = self._swept, self.take()
+        return self._swept is not before
 
     def take(self) -> Access:
         """Take the users and rules that bind now, and return them."""
@@ -100,9 +106,8 @@ class Gate:
         none = hmac.digest(self._key, b"no user: " + user.encode(), "sha256")
         return kept or scram.Verifier(self._salt(user), scram.ITERATIONS, none, none)
 
-    def knows(self, user: str, password: str) -> bool:
-        """Whether a password is right; for a thread: the first time it takes milliseconds."""
-        kept, digest = self.verifier(user), sha256(password.encode()).digest()
+    def _knows(self, user: str, kept: scram.Verifier, password: str) -> bool:
+        digest = sha256(password.encode()).digest()
         before = self._passwords.get(user)
         if before is not None and before[0] == kept:
             return hmac.compare_digest(before[1], digest)
@@ -111,13 +116,22 @@ class Gate:
             self._passwords[user] = kept, digest
         return right
 
-    def operates(self, user: str, password: str) -> bool:
-        """Whether a user who operates the cluster logs in so; for a thread, as `knows`."""
-        grants = self.of(user)
-        right = self.knows(user, password) and grants is not None and grants.may(rights.OPERATE)
-        if not right:
-            self.stranger(user[:64], "http")
-        return right
+    def operates(self, user: str) -> Callable[[str], bool]:
+        """Return what says whether a user who operates the cluster logs in with a password.
+
+        It is for a thread: the first time it takes milliseconds. What it needs of users and rules
+        is taken before, on the loop, which alters them.
+        """
+        kept, grants = self.verifier(user), self.of(user)
+        may = grants is not None and grants.may(rights.OPERATE)
+
+        def logs_in(password: str) -> bool:
+            right = self._knows(user, kept, password) and may
+            if not right:
+                self.stranger(user[:64], "http")
+            return right
+
+        return logs_in
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
 

@@ -4,7 +4,7 @@ Each command is answered exactly once, immediately or when the log has confirmed
 may have been written but is not confirmed in time is answered as `OutcomeUnknown`, never as
 refused.
 
-Not here: access rules (a client that may connect may do everything so far).
+Not here: who may ask for what (``node.access``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, cast
 
-from node.clients.refusals import QUEUES_DEFAULT, no_topic
+from node.clients.refusals import no_topic
 from node.topics.altering import parse_alter, terms_of
 from storage.marks.archive_mark import PARTS_MAX, ArchivedPart, Claim
 from storage.state.controls import CreateTopic, DeleteTopic
 from storage.state.sections import Outcome, SectionResult
 from twinlog.errors import OutcomeUnknown, TopicDeleted, TwinlogError, UsageError
+from twinlog.wire.schema import QUEUES_DEFAULT
 
 if TYPE_CHECKING:
     from replication.driver.driver import Driver

@@ -298,9 +298,8 @@ def _within(quotas: Quotas, request: AppendRequest, now: float) -> bool:
     """Whether the quotas of its topics allow a request; if not, it is answered."""
     over = quotas.admit(request.sections, now)
     if over is not None:
-        topic, wait_ms = over
-        text = f"the quota of topic {topic} is used up; nothing was written"
-        request.asker.refused(request.request, request.size, "quota", text, wait_ms)
+        wait_ms = round(over.retry_after * 1000)
+        request.asker.refused(request.request, request.size, "quota", over.text, wait_ms)
     return over is None
 
 

@@ -246,7 +246,7 @@ class ColdWork:
 
     async def _threaded(self, work: _Work[T]) -> T:
         with self._world.outbox.readiness.awaiting():
-            return await trio.to_thread.run_sync(work.run, limiter=self._threads)
+            return await self._world.threads.run("read", work.run, limiter=self._threads)
 
     async def _carry_out(self, work: _Work[T]) -> None:
         if not await self._granted(self._budget, work):

@@ -19,12 +19,10 @@ from twinlog.errors import (
     UnknownTopic,
     UsageError,
 )
+from twinlog.wire.schema import QUEUES_DEFAULT
 
 if TYPE_CHECKING:
     from storage.reads import StoreReads
-
-QUEUES_DEFAULT = 8
-"""Queues of a topic that is created without a number."""
 
 
 class Refusals:

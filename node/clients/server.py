@@ -26,7 +26,6 @@ from collections.abc import Callable
 
 import trio
 
-from node.access.gate import Gate
 from node.clients.connection import ClientConnection, RequestHandlers
 from node.clients.limits import connections_that_fit
 from replication.net.certificates import Certificates
@@ -223,9 +222,8 @@ class ClientServer:
                     self.handlers.groups.run(now)
             self._world.turn_soon()
 
-    def _after_change(self, gate: Gate) -> None:
+    def _after_change(self) -> None:
         """Close the connections of users who have lost a right: what waits may rest on it."""
-        gate.take()
         for connection in list(self._connections):
             if connection.visitor is not None and connection.visitor.robbed():
                 connection.close("access")
@@ -234,7 +232,7 @@ class ClientServer:
         """Serve parked readers whose queue grew; called at the end of every turn."""
         gate = self.handlers.gate
         if gate is not None and gate.moved():
-            self._after_change(gate)
+            self._after_change()
         waiting, groups = self.handlers.reads.waiting > 0, self.handlers.groups
         self._world.watched(by_readers=waiting or groups.parked > 0)
         if waiting:

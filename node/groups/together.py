@@ -16,7 +16,6 @@ from node.groups.positions import commit
 from node.groups.requests import parse_commits, parse_settles
 from node.leases.scratch import Scratch
 from node.leases.settles import Settle, Settling
-from node.topics.quotas import reached
 from node.turns.context import ANSWER_SECONDS, Context, Done, Turn
 from node.turns.parked import Asker
 from storage.append.own_records import TOGETHER_MAX
@@ -116,7 +115,7 @@ class Together:
         if quotas is not None and asked.sections and quotas.active():
             over = quotas.admit(asked.sections, turn.now)
             if over is not None:
-                done(reached(*over))
+                done(over)
                 return
 
         def reply(outcome: Appended, by: str | None) -> None:

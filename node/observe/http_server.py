@@ -94,8 +94,8 @@ class Pages:
         timers: How many messages wait for each second, minute or hour (the first argument) from a
             time on, ms; raises `UsageError` where it is something else.
         live: The page, and what it shows; None: neither is served.
-        admits: Says in a thread whether user and password may see what names topics and groups;
-            None: everybody may.
+        admits: Returns what says in a thread whether a user with a password may see what names
+            topics and groups; None: everybody may.
     """
 
     document: Callable[[], Mapping[str, object]]
@@ -106,13 +106,13 @@ class Pages:
     group: Callable[[str], Mapping[str, object] | None] = lambda name: None
     timers: Callable[[str, int], Mapping[str, object]] = lambda by, first: {"counts": []}
     live: Live | None = None
-    admits: Callable[[str, str], bool] | None = None
+    admits: Callable[[str], Callable[[str], bool]] | None = None
 
 
 class _Guard:
     """Asks for user and password before a request to a path that is not open."""
 
-    def __init__(self, app: ASGIApp, admits: Callable[[str, str], bool]) -> None:
+    def __init__(self, app: ASGIApp, admits: Callable[[str], Callable[[str], bool]]) -> None:
         self._app = app
         self._admits = admits
         self._one = trio.CapacityLimiter(1)
@@ -120,8 +120,9 @@ class _Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not str(scope["path"]).startswith(OPEN):
             found = _basic(Headers(scope=scope).get("authorization", ""))
-            run = trio.to_thread.run_sync
-            if found is None or not await run(self._admits, *found, limiter=self._one):
+            if found is None or not await trio.to_thread.run_sync(
+                self._admits(found[0]), found[1], thread_name="login", limiter=self._one
+            ):
                 asked = {"www-authenticate": 'Basic realm="twinlog", charset="UTF-8"'}
                 text = "log in as someone who operates the cluster\n"
                 await PlainTextResponse(text, 401, asked)(scope, receive, send)

@@ -35,6 +35,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from node.observe.logs import Recent
+from replication.net.threads import Threads
 
 PICTURE_SECONDS = 1.0
 """Largest age of a picture that is served; a stream sends one as often."""
@@ -59,11 +60,17 @@ class Live:
             node inside another program, which has none.
         recent: The newest events.
         limited: Called with the name of a limit that was reached.
+        threads: Run what makes pictures.
     """
 
     def __init__(
-        self, picture: Callable[[], str] | None, recent: Recent, limited: Callable[[str], None]
+        self,
+        picture: Callable[[], str] | None,
+        recent: Recent,
+        limited: Callable[[str], None],
+        threads: Threads,
     ) -> None:
+        self._threads = threads
         self._picture = picture
         self._recent = recent
         self._limited = limited
@@ -89,7 +96,7 @@ class Live:
         assert self._picture is not None, "asked only where there is one"
         async with self._turn:
             if trio.current_time() - self._made_at >= PICTURE_SECONDS:
-                self._last = await trio.to_thread.run_sync(self._picture, abandon_on_cancel=True)
+                self._last = await self._threads.run("page", self._picture, abandon=True)
                 self._made_at = trio.current_time()
             return self._last
 

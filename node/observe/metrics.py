@@ -496,6 +496,13 @@ METRICS: tuple[Metric, ...] = (
         lambda node: node.world.outbox.readiness.polled, status="loop_polling_seconds",
     ),
     Metric(
+        "twinlog_thread_cpu_seconds", "counter",
+        "CPU time of threads by what they do: `loop` is the event loop, jobs of the store go by "
+        "their kind, `read` is what clients ask of the disk.",
+        lambda node: {(name,): spent for name, spent in node.world.threads.seconds().items()},
+        ("thread",),
+    ),
+    Metric(
         "twinlog_loop_delay_seconds", "histogram",
         "How long a task that was ready waited for the event loop.",
     ),

@@ -34,8 +34,7 @@ Quota = tuple[int, int]
 """Records and bytes a second; 0: no quota of that kind."""
 
 
-def reached(topic: str, wait_ms: int) -> QuotaReached:
-    """Return the error of a request that the quota of a topic refuses."""
+def _reached(topic: str, wait_ms: int) -> QuotaReached:
     text = f"the quota of topic {topic} is used up; nothing was written"
     hint = f"send less, or raise it: twinlog topic alter {topic}"
     return QuotaReached(text, hint=hint, retry_after_ms=wait_ms)
@@ -104,8 +103,8 @@ class Quotas:
             self._told = {name: at for name, at in self._told.items() if name in limits}
         return bool(limits)
 
-    def admit(self, sections: Sequence[Section], now: float) -> tuple[str, int] | None:
-        """Take the tokens of a request; or the topic that refuses it, and the ms to wait.
+    def admit(self, sections: Sequence[Section], now: float) -> QuotaReached | None:
+        """Take the tokens of a request; or return the error that refuses it.
 
         Requires `active`.
         """
@@ -120,7 +119,7 @@ class Quotas:
             seconds = bucket.wait()
             if seconds:
                 self._refuse(topic, now)
-                return topic, min(max(ceil(seconds * 1000 - 1e-6), 1), WAIT_MS_MAX)
+                return _reached(topic, min(max(ceil(seconds * 1000 - 1e-6), 1), WAIT_MS_MAX))
         for topic, (records, size) in costs.items():
             self._buckets[topic].take(records, size)
         return None

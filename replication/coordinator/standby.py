@@ -57,18 +57,19 @@ class Standby:
             write_run_file(own.data, facts)
         except OSError as error:
             raise StoreStopped(f"cannot write the run file: {error}") from error
+        # One for all looks: each new one would log in to etcd, which costs its members a change.
+        gateway = EtcdGateway(own.etcd, own.etcd_shown)
         while True:
-            gateway = EtcdGateway(own.etcd, own.etcd_shown)
             try:
                 seat = await trio.to_thread.run_sync(self._take, gateway, abandon_on_cancel=True)
             except (GatewayAway, GatewayUnknown, GatewayRefused) as error:
                 self._tell("etcd_away", "warning", why=str(error))
+                gateway.close()
             else:
                 if seat is not None:
                     self._told = ""
                     self._event("seat_taken", "info", revision=seat.revision)
                     return await self._opened(gateway, seat)
-            gateway.close()
             await trio.sleep(LOOK_SECONDS)
 
     async def _opened(

@@ -51,6 +51,7 @@ from storage.disk.mapping import (
     data_sync,
     sync_file_system,
 )
+from storage.disk.thread_names import name_thread
 from storage.errors import DirectoryInUse, disk_error
 
 __all__ = ["PAGE", "Disk", "Mapping", "Memory", "RealDisk"]
@@ -230,7 +231,9 @@ class RealDisk:
         """See `Disk`. The second runs in a thread that is kept for the next call."""
         with self._guard:
             if self._helper is None:
-                self._helper = ThreadPoolExecutor(_TOGETHER_MAX, "disk")
+                self._helper = ThreadPoolExecutor(
+                    _TOGETHER_MAX, "flush", name_thread, ("flush beside",)
+                )
             running = self._helper.submit(second)
         try:
             first()

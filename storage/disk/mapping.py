@@ -135,6 +135,8 @@ class Mapping(Protocol):
     def erase(self, op: str) -> None:
         """Overwrite the file with zeros, durably, even if it was renamed; after `retire`.
 
+        A file that has another name, in a snapshot of the node, is left as it is.
+
         Raises:
             DiskError: Part of it may be overwritten.
         """
@@ -451,7 +453,8 @@ class RealMapping:
         """See `Mapping`."""
         descriptor, zeros = self._enter(), bytes(_TOUCH_STEP)
         try:
-            at = 0
+            # A snapshot has linked the file: zeros would be in the backup, too.
+            at = 0 if os.fstat(descriptor).st_nlink <= 1 else self.size
             while at < self.size:
                 at += os.pwrite(descriptor, zeros[: self.size - at], at)
             os.fsync(descriptor)

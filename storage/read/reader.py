@@ -55,6 +55,7 @@ class Reader:
     def __init__(
         self,
         log: CommitLog,
+        *,
         settings: StoreSettings,
         layers: Layers,
         queues: ConsumeQueues,

@@ -388,7 +388,7 @@ def _sealed_damage(disk: Disk, start: int, size: int) -> Damage | None:
 
 
 def _index(
-    disk: Disk, start: int, size: int, walked: Found | None, count: int | None, blocks: Blocks
+    disk: Disk, start: int, size: int, *, walked: Found | None, count: int | None, blocks: Blocks
 ) -> BatchIndex | SealedIndex:
     """Return the index of a file: with ``count`` entries if it was walked, else read in parts.
 
@@ -422,7 +422,9 @@ def _log(
     for at in starts:
         if at >= end or not disk.exists(log_path(at)) or disk.size(log_path(at)) != size:
             continue
-        index = _index(disk, at, size, found.get(at), planned.counts.get(at), blocks)
+        index = _index(
+            disk, at, size, walked=found.get(at), count=planned.counts.get(at), blocks=blocks
+        )
         mapping = disk.map(log_path(at), size, op="open.map")
         segments.append(Segment(at, mapping, index, durable=True))
     cut_bytes = 0

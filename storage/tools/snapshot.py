@@ -23,8 +23,9 @@ a copy (`storage.recovery.open`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -36,7 +37,7 @@ from storage.log.segment import DIRECTORY as LOG
 from storage.marks.checkpoint import CheckpointFile
 from storage.marks.identity import IDENTITY, Who
 from storage.tools.recover import identity_of
-from twinlog.errors import CorruptionError, UsageError
+from twinlog.errors import CorruptionError, Unavailable, UsageError
 
 MANIFEST = "manifest.json"
 STORE = "store"
@@ -159,6 +160,7 @@ def take_snapshot(
     Raises:
         UsageError: ``target`` holds something, or the log lies in several folders.
         ForeignStore: ``data`` is not a twinlog store.
+        Unavailable: Retention has deleted log files in the middle of what was taken.
         OSError: A file cannot be read or written. What was taken so far is deleted.
     """
     disk = RealDisk(data)
@@ -181,10 +183,9 @@ def take_snapshot(
         for path in sorted(one.name for one in data.iterdir() if one.is_file()):
             taking.take(path)
         taking.log(identity.segment_size, None)
-        files: dict[str, tuple[int, str]] = {}
-        for path in sorted(taking.done):
-            held = taking.store / path
-            files[path] = held.stat().st_size, copies.digest(held)
+        _require_no_gap(taking.done, identity.segment_size)
+        held = {path: taking.store / path for path in sorted(taking.done)}
+        files = {path: (one.stat().st_size, copies.digest(one)) for path, one in held.items()}
         made = Manifest(
             identity.who,
             identity.store_id,
@@ -202,6 +203,19 @@ def take_snapshot(
         copies.remove_all(partial)
         raise
     return made, taking.linked
+
+
+def _require_no_gap(paths: Iterable[str], segment_size: int) -> None:
+    """Raise where a file was deleted that was not taken yet, and a later one was taken."""
+    there = [Path(path) for path in paths]
+    bases = sorted(int(one.name) for one in there if str(one.parent) == LOG and one.name.isdigit())
+    for base, following in pairwise(bases):
+        if following != base + segment_size:
+            raise Unavailable(
+                f"retention deleted the log file at {base + segment_size} before it was taken",
+                code="overtaken",
+                hint="take the snapshot again, with more room on the disk or a longer retention",
+            )
 
 
 def read_manifest(folder: Path) -> Manifest:

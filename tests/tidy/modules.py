@@ -108,7 +108,7 @@ SHELL = {
     ),
     "replication/net": "*",
     "storage": "background clean_stop cuts progress reads scrub store",
-    "storage/disk": "copies descriptors disk drill_faults mapping",
+    "storage/disk": "copies descriptors disk drill_faults mapping thread_names",
     "storage/log": "block_cache",
     "storage/marks": "checkpoint",
     "storage/tools": "*",

@@ -27,7 +27,7 @@ WORLD = {
 
 OPENS_FILES = {
     "storage/disk/disk.py", "twinlog/store/reader.py", "replication/coordinator/store.py",
-    "twinlog/run_file.py",
+    "twinlog/run_file.py", "storage/disk/thread_names.py",
 }  # fmt: skip
 
 BANNED_IN_ERRORS = re.compile(r"\b(failed to|invalid|please|oops)\b", re.IGNORECASE)

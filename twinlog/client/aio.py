@@ -56,9 +56,8 @@ from twinlog.groups.seat import BROADCAST
 from twinlog.groups.settings import SHARED
 from twinlog.groups.telling import Telling, asked_node
 from twinlog.producer.aio import AsyncProducer, packed_aside
-from twinlog.producer.blocking import LAST_SECONDS
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage
-from twinlog.producer.settings import ProducerSettings
+from twinlog.producer.settings import LAST_SECONDS, ProducerSettings
 from twinlog.producer.single_sends import SENDERS_MAX, Senders
 from twinlog.ranges import parse_range
 from twinlog.session.aio_caller import AsyncCaller
@@ -70,6 +69,7 @@ from twinlog.session.session import ANY, MASTER, Steps
 from twinlog.session.tls_files import Tls
 from twinlog.units import KiB
 from twinlog.wire.frames import Frame, Type
+from twinlog.wire.schema import QUEUES_DEFAULT
 
 
 class AsyncClient(AsyncOneWaySends):
@@ -236,12 +236,12 @@ class AsyncClient(AsyncOneWaySends):
             UsageError: A setting is out of its limits.
         """
         settings = producer_settings(
-            acknowledge,
-            batch,
-            linger,
-            window,
-            compress,
-            self.timeout if timeout is None else timeout,
+            acknowledge=acknowledge,
+            batch=batch,
+            linger=linger,
+            window=window,
+            compress=compress,
+            timeout=self.timeout if timeout is None else timeout,
         )
         return AsyncProducer(self._caller, topic, settings)
 
@@ -268,7 +268,15 @@ class AsyncClient(AsyncOneWaySends):
         """
         seconds = self.timeout if timeout is None else timeout
         settings = read_settings(
-            topic, read_from, tag, where, limit, follow, seconds, max_staleness, queue is None
+            topic,
+            read_from=read_from,
+            tag=tag,
+            where=where,
+            limit=limit,
+            follow=follow,
+            timeout=seconds,
+            max_staleness=max_staleness,
+            every=queue is None,
         )
         wanted = parse_range(range)
 
@@ -429,7 +437,7 @@ class AsyncClient(AsyncOneWaySends):
                 self._caller, *broadcast_settings(group, topics, options, self.timeout)
             )
         settings = shared_settings(
-            group, topics, mode, options, self.name, self.timeout, renews=True
+            group, topics, mode, fields=options, name=self.name, seconds=self.timeout, renews=True
         )
         return AsyncDeliveries(AsyncConsumer(self._caller, settings))
 
@@ -446,7 +454,7 @@ class AsyncClient(AsyncOneWaySends):
         While a body has a message, its lease is extended (``renew``).
         """
         settings = group_settings(
-            group, topics, mode, options, self.name, self.timeout, renews=True
+            group, topics, mode, fields=options, name=self.name, seconds=self.timeout, renews=True
         )
         return AsyncConsumer(self._caller, settings)
 
@@ -490,7 +498,7 @@ class AsyncClient(AsyncOneWaySends):
     async def create_topic(
         self,
         name: str,
-        queues: int = 4,
+        queues: int = QUEUES_DEFAULT,
         *,
         batch: bool = False,
         timeout: Duration | None = None,

@@ -62,8 +62,12 @@ class AsyncOneWay:
         end = anyio.current_time() + seconds
         producers = list(self._producers)
         account, self._account = self._account, Account()
-        for producer in producers:
-            account.add(await producer.drain(max(0.0, end - anyio.current_time())))
+        try:
+            for producer in producers:
+                account.add(await producer.drain(max(0.0, end - anyio.current_time())))
+        except BaseException:  # cancelled: what was counted belongs to the next report
+            self._account.add(account.unseen())
+            raise
         problem = account.problem()
         if problem is not None:
             raise problem

@@ -128,7 +128,7 @@ def staleness_of(value: Duration | None) -> Staleness:
 
 
 def producer_settings(
-    acknowledge: str, batch: Size, linger: Duration, window: int, compress: str | None,
+    *, acknowledge: str, batch: Size, linger: Duration, window: int, compress: str | None,
     timeout: Duration,
 ) -> ProducerSettings:  # fmt: skip
     """Return the settings of a producer for many messages.
@@ -147,7 +147,7 @@ def producer_settings(
 
 
 def read_settings(
-    topic: str, read_from: str, tag: str | None, where: str | None, limit: int | None,
+    topic: str, *, read_from: str, tag: str | None, where: str | None, limit: int | None,
     follow: bool, timeout: Duration, max_staleness: Duration | None, every: bool = False,
 ) -> ReadSettings:  # fmt: skip
     """Return the settings of a read.
@@ -171,8 +171,8 @@ def read_settings(
 
 
 def group_settings(
-    group: str, topics: str | Sequence[str], mode: str, fields: ConsumeFields, name: str,
-    seconds: float, *, renews: bool = False,
+    group: str, topics: str | Sequence[str], mode: str, *, fields: ConsumeFields, name: str,
+    seconds: float, renews: bool = False,
 ) -> GroupSettings:  # fmt: skip
     """Return how a member of a group consumes.
 
@@ -214,8 +214,8 @@ def group_settings(
 
 
 def shared_settings(
-    group: str, topics: str | Sequence[str], mode: str, fields: AnyConsumeFields, name: str,
-    seconds: float, *, renews: bool = False,
+    group: str, topics: str | Sequence[str], mode: str, *, fields: AnyConsumeFields, name: str,
+    seconds: float, renews: bool = False,
 ) -> GroupSettings:  # fmt: skip
     """Return how a member of a shared or ordered group consumes; as `group_settings`.
 
@@ -230,7 +230,9 @@ def shared_settings(
         raise UsageError(
             f"read_from is no option of a group that is {mode}", code="fields", hint=hint
         )
-    return group_settings(group, topics, mode, fields, name, seconds, renews=renews)
+    return group_settings(
+        group, topics, mode, fields=fields, name=name, seconds=seconds, renews=renews
+    )
 
 
 def broadcast_settings(
@@ -255,7 +257,7 @@ def broadcast_settings(
         timeout=seconds if timeout is None else seconds_of(timeout),
     )
     reads = read_settings(
-        settings.topics[0], fields.get("read_from", ANY), tag, where, None, True, settings.timeout,
-        None,
+        settings.topics[0], read_from=fields.get("read_from", ANY), tag=tag, where=where,
+        limit=None, follow=True, timeout=settings.timeout, max_staleness=None,
     )  # fmt: skip
     return settings, reads

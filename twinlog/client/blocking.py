@@ -243,7 +243,14 @@ class Client(TopicMethods, OneWaySends):
         """
         self._own_process()
         seconds = self.timeout if timeout is None else timeout
-        settings = producer_settings(acknowledge, batch, linger, window, compress, seconds)
+        settings = producer_settings(
+            acknowledge=acknowledge,
+            batch=batch,
+            linger=linger,
+            window=window,
+            compress=compress,
+            timeout=seconds,
+        )
         return Producer(self._caller, topic, settings)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────────
@@ -289,8 +296,9 @@ class Client(TopicMethods, OneWaySends):
         self._own_process()
         seconds = self.timeout if timeout is None else timeout
         settings = read_settings(
-            topic, read_from, tag, where, limit, follow, seconds, max_staleness, queue is None
-        )
+            topic, read_from=read_from, tag=tag, where=where, limit=limit, follow=follow,
+            timeout=seconds, max_staleness=max_staleness, every=queue is None,
+        )  # fmt: skip
         wanted = parse_range(range)
 
         def begin() -> Steps[list[Cursor]]:
@@ -465,7 +473,9 @@ class Client(TopicMethods, OneWaySends):
             return Broadcast(
                 self._caller, *broadcast_settings(group, topics, options, self.timeout)
             )
-        settings = shared_settings(group, topics, mode, options, self.name, self.timeout)
+        settings = shared_settings(
+            group, topics, mode, fields=options, name=self.name, seconds=self.timeout
+        )
         self._own_process()
         return Deliveries(Consumer(self._caller, settings))
 
@@ -486,7 +496,9 @@ class Client(TopicMethods, OneWaySends):
             FilterError, UsageError: An option is not valid.
         """
         self._own_process()
-        settings = group_settings(group, topics, mode, options, self.name, self.timeout)
+        settings = group_settings(
+            group, topics, mode, fields=options, name=self.name, seconds=self.timeout
+        )
         return Consumer(self._caller, settings)
 
     def history(

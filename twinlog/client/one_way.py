@@ -74,8 +74,13 @@ class OneWay:
         with self._lock:
             producers = list(self._producers)
             account, self._account = self._account, Account()
-        for producer in producers:
-            account.add(producer.drain(max(0.0, end - time.monotonic())))
+        try:
+            for producer in producers:
+                account.add(producer.drain(max(0.0, end - time.monotonic())))
+        except BaseException:  # interrupted: what was counted belongs to the next report
+            with self._lock:
+                self._account.add(account.unseen())
+            raise
         problem = account.problem()
         if problem is not None:
             raise problem

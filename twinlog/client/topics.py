@@ -10,6 +10,7 @@ from typing import Unpack
 from twinlog.client.arguments import Duration, seconds_of
 from twinlog.client.calls import Calls, TopicChanges
 from twinlog.session.caller import Caller
+from twinlog.wire.schema import QUEUES_DEFAULT
 
 
 class TopicMethods:
@@ -28,9 +29,14 @@ class TopicMethods:
         return self._caller.run(self._calls.topics(self._seconds(timeout)))
 
     def create_topic(
-        self, name: str, queues: int = 4, *, batch: bool = False, timeout: Duration | None = None
+        self,
+        name: str,
+        queues: int = QUEUES_DEFAULT,
+        *,
+        batch: bool = False,
+        timeout: Duration | None = None,
     ) -> bool:
-        """Create a topic; False when it exists already with such queues.
+        """Create a topic; False when it exists already with such queues, 8 unless said otherwise.
 
         With ``batch`` it has batch queues (RocketMQ's BatchCQ): producers store neighbours as one
         record, which every reader takes apart again.

@@ -149,6 +149,9 @@ class Transaction:
         except TwinlogError as error:
             self.messages.lost(error)
             raise
+        except BaseException:
+            self.messages.lost(OutcomeUnknown("the send was interrupted"))
+            raise
 
     def commit(self, *, timeout: Duration | None = None) -> None:
         """Deliver all messages: on return they are confirmed; repeated, it does nothing.

@@ -197,7 +197,7 @@ class ReaderCore:
     _asked: dict[int, Cursor] = field(default_factory=dict[int, Cursor])
     _progress: float = 0.0
     _stalls: int = 0
-    _moves: int = 0
+    _tried: set[Address] = field(default_factory=set[Address])
     _prefer: tuple[str, float] | None = None
     _shunned: dict[str, float] = field(default_factory=dict[str, float])
     _left: int | None = None
@@ -220,7 +220,10 @@ class ReaderCore:
         return self._left == 0 or all(cursor.done for cursor in self.cursors)
 
     def choose(self, now: float) -> Address | None:
-        """Return the node to ask, or None when the routing table knows none that will do."""
+        """Return the node to ask, or None when none that the routing table knows will do.
+
+        That is so too when each had its turn: asked again, it begins with the first.
+        """
         self._at = self._choice(now)
         return self._at
 
@@ -238,8 +241,14 @@ class ReaderCore:
         first = self._slaves() if wanted == SLAVE else []
         found = list(dict.fromkeys([*first, *self.table.candidates()]))
         found = [address for address in found if address not in self._damaged] or found
-        good = [address for address in found if not self.table.suspected(address)] or found
-        return good[self._moves % len(good)]
+        # Each node has its turn before one is asked again, those that were silent at the end: they
+        # may answer by now, while those that do answer may have nothing but old data.
+        found.sort(key=self.table.suspected)
+        self._tried &= set(found)
+        if len(self._tried) == len(found):
+            self._tried.clear()
+            return None
+        return next(address for address in found if address not in self._tried)
 
     def _slaves(self) -> list[Address]:
         """Return the slaves, those that published themselves latest first."""
@@ -304,7 +313,7 @@ class ReaderCore:
             TwinlogError: ``why``, when there was no progress for too long.
         """
         self._forget()
-        self._shun(now)
+        self._leave(now)
         self.unrouted, self.retry_at = True, now + pause
         self._why = self._best_reason(why)
         self.expire(now)
@@ -418,7 +427,8 @@ class ReaderCore:
         self._progressed(now)
 
     def _progressed(self, now: float) -> None:
-        self._progress, self._why, self._stalls, self._moves = now, None, 0, 0
+        self._progress, self._why, self._stalls = now, None, 0
+        self._tried.clear()
         self._damaged.clear()
         self._ages.clear()
 
@@ -472,21 +482,20 @@ class ReaderCore:
         self.retry_at = now + pause
         if move or self._stalls >= STALLS_MAX or error.code == "not-master":
             self.unrouted = True
-            if not self._shun(now):
-                self._moves += 1
+            self._leave(now)
         self.expire(now)
 
-    def _shun(self, now: float) -> bool:
-        """Leave the node that was advised, for some time; False when none was.
+    def _leave(self, now: float) -> None:
+        """Leave the node that is asked: the one that was advised for some time, another for a turn.
 
         Who gave the advice is asked next: it can serve, only not as cheaply.
         """
-        if self._prefer is None or self._prefer[1] <= now:
-            return False
-        kept = {name: until for name, until in self._shunned.items() if until > now}
-        self._shunned = {**kept, self._prefer[0]: now + SHUN_SECONDS}
-        self._prefer = None
-        return True
+        if self._prefer is not None and now < self._prefer[1]:
+            kept = {name: until for name, until in self._shunned.items() if until > now}
+            self._shunned = {**kept, self._prefer[0]: now + SHUN_SECONDS}
+            self._prefer = None
+        elif self._at is not None:
+            self._tried.add(self._at)
 
 
 def _whole(fields: Mapping[str, object], name: str) -> int:

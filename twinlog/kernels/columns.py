@@ -12,7 +12,7 @@ Text is UTF-8 whatever the record says: other bytes become U+FFFD, as everywhere
 with its last value.
 
 Not here: where records begin (queue entries know), compressed bodies and inner batches
-(``twinlog.spark.unfold``).
+(``twinlog.spark.plan.decoding``).
 
 Sources: Apache Arrow's columnar format (variable-size binary layout, validity bitmaps).
 """

@@ -26,7 +26,7 @@ from twinlog.producer.core import ProducerCore, Request
 from twinlog.producer.master_link import PATIENCE_SECONDS, ROUTE_SECONDS, MasterLink
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage, packed
 from twinlog.producer.section import Section, raised_for
-from twinlog.producer.settings import ProducerSettings, Statistics
+from twinlog.producer.settings import LAST_SECONDS, ProducerSettings, Statistics
 from twinlog.producer.single_sends import Origin
 from twinlog.session.aio_caller import AsyncCaller
 from twinlog.session.aio_connection import AsyncConnection
@@ -180,12 +180,14 @@ class AsyncProducer:
         self, timeout: float, body: bytes, message: NewMessage, flags: int = 0
     ) -> Section:
         """Take one record, send it at once and wait for its answer: a single send."""
+        end = anyio.current_time() + timeout
         section = await self._alone(timeout, body, message, flags)
         if section.error is not None and section.error.code == "queue-closed":
             while self._started.narrowed:  # the service asks which queues take messages
                 await self._moved.wait()
             if message.queue is None:
-                section = await self._alone(timeout, body, message, flags)
+                left = max(end - anyio.current_time(), LAST_SECONDS)
+                section = await self._alone(left, body, message, flags)
         return section
 
     async def _alone(self, timeout: float, body: bytes, message: NewMessage, flags: int) -> Section:

@@ -27,7 +27,7 @@ from twinlog.producer.fast_path import SingleSender
 from twinlog.producer.master_link import PATIENCE_SECONDS, MasterLink
 from twinlog.producer.new_message import PLAIN, MessageFields, NewMessage, packed
 from twinlog.producer.section import Section, raised_for
-from twinlog.producer.settings import ProducerSettings, Statistics
+from twinlog.producer.settings import LAST_SECONDS, ProducerSettings, Statistics
 from twinlog.producer.single_sends import Origin
 from twinlog.session.caller import Caller
 from twinlog.session.connection import Connection
@@ -36,9 +36,6 @@ from twinlog.wire.frames import Frame, FrameError, Type
 
 IDLE_SECONDS: Final = 0.002
 """After this long without an answer the connection is checked before it is used again, seconds."""
-
-LAST_SECONDS: Final = 0.001
-"""What is left at least to a single send once everything before it was answered in time."""
 
 _log = logging.getLogger("twinlog.producer")
 

@@ -34,7 +34,8 @@ class CallBacks:
     def __init__(self, complain: Complain) -> None:
         self._complain = complain
         self._waiting: dict[Section, list[tuple[int, OnResult]]] = {}
-        self._settled: deque[Section] = deque()
+        self._outcomes: deque[tuple[OnResult, Section | TwinlogError, int]] = deque()
+        self._dropped: list[tuple[OnResult, TwinlogError, int]] = []
         self._telling = False
 
     def watch(self, section: Section, on_result: OnResult) -> None:
@@ -43,20 +44,35 @@ class CallBacks:
 
     def settled(self, section: Section) -> None:
         """Take note that a section has its final answer."""
-        if section in self._waiting:
-            self._settled.append(section)
+        for record, on_result in self._waiting.pop(section, ()):
+            self._outcomes.append((on_result, section, record))
+
+    def dropped(self, on_result: OnResult, error: TwinlogError) -> None:
+        """Have it told that a record was not taken; by the next `tell` where a call-back sent it.
+
+        One that sends again whatever was dropped would else go round for ever.
+        """
+        (self._dropped if self._telling else self._outcomes).append((on_result, error, 0))
 
     def tell(self) -> None:
-        """Call those whose section is settled, in the order of the answers."""
-        if self._telling:  # a call-back that sends: its caller goes on
+        """Call those whose outcome is known, in the order of the answers."""
+        if self._telling:  # a call-back that sends, or another thread: that caller goes on
             return
         self._telling = True
         try:
-            while self._settled:
-                section = self._settled.popleft()
-                for record, on_result in self._waiting.pop(section):
-                    self._call(on_result, section.error or section.receipt(record))
+            while True:
+                try:
+                    # Threads that began at the same moment may both be here: no look before it.
+                    on_result, outcome, record = self._outcomes.popleft()
+                except IndexError:
+                    return
+                if isinstance(outcome, TwinlogError):
+                    self._call(on_result, outcome)
+                else:
+                    self._call(on_result, outcome.error or outcome.receipt(record))
         finally:
+            self._outcomes.extend(self._dropped)
+            self._dropped.clear()
             self._telling = False
 
     def end(self) -> None:
@@ -78,9 +94,18 @@ class CallBacks:
 
 
 def watching(
-    kept: CallBacks | None, section: Section, on_result: OnResult, complain: Complain
+    kept: CallBacks | None,
+    outcome: Section | TwinlogError,
+    on_result: OnResult,
+    complain: Complain,
 ) -> CallBacks:
-    """Return the call-backs with one more; the first of a producer makes them."""
+    """Return the call-backs with one more; the first of a producer makes them.
+
+    ``outcome``: the section that took the record last, or the error of one that was not taken.
+    """
     found = kept or CallBacks(complain)
-    found.watch(section, on_result)
+    if isinstance(outcome, TwinlogError):
+        found.dropped(on_result, outcome)
+    else:
+        found.watch(outcome, on_result)
     return found

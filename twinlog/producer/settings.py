@@ -15,6 +15,9 @@ from twinlog.units import KiB, MiB
 SECTION_MAX: Final = 4 * MiB
 """Largest section, bytes: a log batch holds 4,259,840, and one more property fits beside it."""
 
+LAST_SECONDS: Final = 0.001
+"""What is left at least to a single send once everything before it was answered in time."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:

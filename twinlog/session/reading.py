@@ -149,11 +149,15 @@ def _any_copy(
 ) -> Steps[Frame]:
     """Ask the nodes in turn, the master first, until one has a good answer."""
     attempt = 0
+    ages: dict[str, int] = {}
+    last: TwinlogError | None = None
     while True:
-        ages: dict[str, int] = {}
         damaged: TwinlogError | None = None
-        last: TwinlogError | None = None
-        route = yield from session.route(deadline)
+        only_damaged = True
+        try:
+            route = yield from session.route(deadline)
+        except UnavailableError as error:
+            raise (too_old(ages, session.table) if ages else last or error) from None
         nodes = [node for node in route.nodes if node.address is not None]
         if read_from == SLAVE:
             nodes = [node for node in nodes if node.role == SLAVE]
@@ -165,18 +169,21 @@ def _any_copy(
             # A paused node must not use up the deadline; a search takes as long as it takes.
             patience = math.inf if kind == Type.FIND else session.now + ATTEMPT_SECONDS
             until = min(deadline, patience)
+            if last is not None and session.now >= deadline:
+                only_damaged = False  # of those that were asked
+                break  # that no time was left to ask it would hide why the others did not do
             try:
                 return (yield from session.call(kind, fields, deadline=until, to=node.name))
             except CorruptionError as error:
                 damaged = error
             except UnavailableError as error:
-                last = error
+                last, only_damaged = error, False
                 age = error.facts.get("age_ms")
                 if error.code == "stale" and isinstance(age, int):
                     ages[node.name] = age
         # Damage is final only when every copy is damaged: a stale or silent node may have a whole
         # one.
-        if damaged is not None and not ages and last is None:
+        if damaged is not None and only_damaged:
             raise damaged
         seconds = session.pause(attempt)
         # An attempt without time left would only hide the real reason.

@@ -49,6 +49,8 @@ class Call:
     answer: Shape
 
 
+QUEUES_DEFAULT: Final = 8
+"""Queues of a topic that is created without a number: by a node, a client and the command."""
 AGE_UNKNOWN_MS: Final = 1 << 40
 """Sent as the age of data that is unknown, and as a limit that accepts any age: 34 years."""
 

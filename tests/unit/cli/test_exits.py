@@ -67,6 +67,19 @@ def test_an_error_ends_with_its_code(error: BaseException, code: Exit, tmp_path:
         assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("command", ["status", "health"])
+def test_a_cluster_that_does_not_tell_who_asks_is_not_called_dead(
+    command: str, tmp_path: Path
+) -> None:
+    """Nodes that answer and refuse are not nodes that are gone: their state is not known."""
+    denied = errors.Denied("this cluster asks who you are", code="login", hint="log in")
+    cluster = FakeCluster(tmp_path, errors={Type.STATUS: denied})
+    got, out, err = cluster.run("cluster", command)
+    assert (got, out) == (int(Exit.DENIED), "")
+    assert "asks who you are" in err
+    assert "no master" not in err
+
+
 @pytest.mark.parametrize(
     ("age_ms", "facts"), [(0, ()), (1500, ("age: 1.5 s",)), (AGE_UNKNOWN_MS, ("age: unknown",))]
 )

@@ -3,12 +3,12 @@
 The sender of a one-way message does not wait for its answer. So a message without success is
 counted, the first error is kept, and a report has both: how many are not stored, how many may be.
 
-Pure. Not here: sending them (``one_way``, ``aio_one_way``).
+Pure. Not here: sending them (``blocking``, ``aio``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from twinlog.errors import OutcomeUnknown, TwinlogError, Unavailable
@@ -64,6 +64,13 @@ class Account:
         self.left += other.left
         if self.error is None or isinstance(other.error, OutcomeUnknown):
             self.error = other.error or self.error
+
+    def unseen(self) -> Account:
+        """Return what the next report must have of an account that was not reported.
+
+        What is left counts again by itself.
+        """
+        return replace(self, taken=self.taken - self.left, left=0)
 
     def problem(self) -> TwinlogError | None:
         """Return what a report raises; None: all are stored.

@@ -48,7 +48,8 @@ class AsyncOneWayProducer(AsyncProducer):
         if core.full:
             dropped = self.ledger.drop()
             if on_result is not None:
-                on_result(dropped)
+                core.watched = watching(core.watched, dropped, on_result, complain)
+                core.watched.tell()
             return
         now = anyio.current_time()
         section = core.add(body, message, now, time.time_ns() // 1_000_000, flags)

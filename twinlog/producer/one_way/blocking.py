@@ -59,7 +59,6 @@ class OneWayProducer(Producer):
             RecordRefused, UsageError: It cannot be sent; nothing was taken.
             Unavailable, UnknownTopic: The first message only: what must be known was not answered.
         """
-        dropped = None
         with self._lock:
             core = self._core
             if core is None or self._closed:
@@ -68,6 +67,8 @@ class OneWayProducer(Producer):
             now = time.monotonic()
             if core.full:
                 dropped = self._ledger.drop()
+                if on_result is not None:
+                    core.watched = watching(core.watched, dropped, on_result, complain)
             else:
                 section = core.add(body, message, now, time.time_ns() // 1_000_000, flags)
                 if on_result is not None:
@@ -75,8 +76,6 @@ class OneWayProducer(Producer):
                 if core.due and not core.unrouted:
                     self._send_ready(core, now)
         self._tell(core)
-        if dropped is not None and on_result is not None:
-            on_result(dropped)
 
     def drain(self, seconds: float) -> Account:
         """Wait until all taken so far is answered, at most ``seconds``; return what became of it.

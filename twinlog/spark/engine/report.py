@@ -30,7 +30,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A table: headers as ``cli.render.columns`` reads them, ``>`` for numbers."""
+    """A table: headers as `cli.answer.Table` has them, ``>`` for numbers."""
 
     headers: str
     rows: Sequence[Sequence[Value]]

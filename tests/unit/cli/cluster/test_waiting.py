@@ -92,7 +92,7 @@ def test_a_watch_shows_it_again(
         if pictures == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch.time, "sleep", sleep)
+    monkeypatch.setattr(watch, "sleep", sleep)
     code, out, err = cluster.run(*words, "-w", "-o", "jsonl")
     assert code == Exit.INTERRUPTED
     shown = out.splitlines()
@@ -107,7 +107,7 @@ def test_a_watch_clears_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def sleep(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch.time, "sleep", sleep)
+    monkeypatch.setattr(watch, "sleep", sleep)
     out = FakeCluster(tmp_path).run("cluster", "status", "--watch", terminal=True)[1]
     assert out.startswith("\x1b[H\x1b[2J")
 

@@ -10,7 +10,7 @@ import pytest
 
 from cli.app import report
 from cli.context import Context
-from cli.failures import Exit
+from cli.failures import Exit, Interrupted
 from cli.message.send import Acknowledge, send
 from cli.options import split
 from cli.render import Printer
@@ -115,3 +115,42 @@ def test_stdin_is_stored_byte_by_byte(
             code = report(error, printer)
         assert code == Exit.OK
         assert [message.body for message in client.read("orders", queue=0)] == stored
+
+
+class Interrupting(io.BytesIO):
+    """Input that ends as by Ctrl-C."""
+
+    def __next__(self) -> bytes:
+        """Return the next line; instead of the end, interrupt."""
+        line = self.readline()
+        if not line:
+            raise KeyboardInterrupt
+        return line
+
+
+def test_lines_are_shown_as_they_are_stored(nodes: FakeCluster) -> None:
+    """An endless input is not kept, and what an interruption leaves has been shown."""
+
+    def status(arrived: Arrived) -> bool:
+        if arrived.frame.type != Type.STATUS:
+            return False
+        arrived.refuse("busy", "not now")
+        return True
+
+    nodes.nodes["n1"].faults.append(status)
+    out = io.StringIO()
+    printer = Printer(split(["-o", "name"], {})[0], out, io.StringIO())
+    stdin = io.TextIOWrapper(Interrupting((b"x" * 900 + b"\n") * 20_000), encoding="utf-8")
+    context = Context(
+        printer=printer,
+        stdin=stdin,
+        open_client=lambda endpoints, timeout, named, tls: Client(
+            nodes.nodes["n1"].address, timeout=60.0
+        ),
+    )
+    context.options = split(["-e", nodes.nodes["n1"].address, "-o", "name"], {})[0]
+    with pytest.raises(Interrupted):
+        send("orders", lines=True, queue=0, ack=Acknowledge.CONFIRMED, context=context)
+    shown = out.getvalue().splitlines()
+    assert len(shown) > 1000
+    assert shown == [f"orders/0@{number}" for number in range(len(shown))]

@@ -19,6 +19,7 @@ from node.observe.http_server import Pages, serve
 from node.observe.live import PAGE, STREAMS_MAX, Live
 from node.observe.logs import FACT_MAX, RECENT_KEPT, Recent
 from replication.net.streams import listen
+from replication.net.threads import Threads
 from tests.fixtures.browser import browsing
 
 Body = Callable[[httpx.AsyncClient, str], Awaitable[None]]
@@ -42,7 +43,7 @@ class Watched:
 
     def live(self) -> Live:
         """As a node has it."""
-        return Live(self.picture, self.recent, self.limits.append)
+        return Live(self.picture, self.recent, self.limits.append, Threads())
 
     def event(self, name: str, **facts: object) -> None:
         """A line of the log."""
@@ -253,7 +254,7 @@ async def test_a_node_without_a_picture_says_so() -> None:
             answer = await client.get(path)
             assert (answer.status_code, "twinlog node start" in answer.text) == (404, True)
 
-    await asked(Live(None, Recent(), lambda limit: None), body)
+    await asked(Live(None, Recent(), lambda limit: None, Threads()), body)
 
 
 @pytest.mark.parametrize("path", ["/", "/cluster", "/events"])

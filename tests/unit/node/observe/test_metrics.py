@@ -112,7 +112,9 @@ NODE_1 = Observed(
     cast(
         "ReplicaService",
         SimpleNamespace(
-            links_closed={"crc": 1}, outbox=SimpleNamespace(readiness=SimpleNamespace(polled=1.5))
+            links_closed={"crc": 1},
+            outbox=SimpleNamespace(readiness=SimpleNamespace(polled=1.5)),
+            threads=SimpleNamespace(seconds=lambda: {"loop": 2.5, "flush": 0.5}),
         ),
     ),
     cast("NodeLog", SimpleNamespace(counts={("coordinator_lost", "warning"): 1})),

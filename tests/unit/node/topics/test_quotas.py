@@ -34,7 +34,7 @@ class World:
         """Milliseconds to wait; 0: admitted."""
         assert self.quotas.active()
         over = self.quotas.admit(sections, now)
-        return 0 if over is None else over[1]
+        return 0 if over is None else round(over.retry_after * 1000)
 
 
 def records(count: int, size: int = 10, topic: str = "t") -> Section:
@@ -83,7 +83,9 @@ def test_a_request_for_two_topics_takes_nothing_where_one_refuses() -> None:
     """It names the one that does."""
     world = World(t=(10, 0), u=(10, 0))
     world.send(0.0, records(10, topic="u"))
-    assert world.quotas.admit([records(10), records(1, topic="u")], 0.0) == ("u", 100)
+    over = world.quotas.admit([records(10), records(1, topic="u")], 0.0)
+    assert over is not None
+    assert (over.retry_after, "topic u " in over.text) == (0.1, True)
     assert world.send(0.0, records(10)) == 0
     assert world.quotas.refused == {"u": 1}
 

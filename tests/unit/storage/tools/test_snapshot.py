@@ -17,7 +17,7 @@ from storage.tools.snapshot import (
     restore_snapshot,
     take_snapshot,
 )
-from twinlog.errors import CorruptionError, UsageError
+from twinlog.errors import CorruptionError, Unavailable, UsageError
 from twinlog.format.record import RecordEncoder
 from twinlog.store.reader import StoreReader
 from twinlog.store.verify.check import verify
@@ -104,6 +104,45 @@ def test_a_file_that_is_deleted_meanwhile_is_left_out(
     store.close(clean=False)
     assert f"twinlog/state/{7:020d}" not in made.files
     check_snapshot(target)
+
+
+def test_a_log_file_that_retention_overtook_ends_the_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older files are taken and newer ones are: a gap would only be found when it is restored."""
+    data, target = tmp_path / "n1", tmp_path / "snap"
+    store, log = begin(data), data / "commitlog"
+    last = max(int(path.name) for path in log.iterdir())
+    before = store.flushed
+    copy = copies.copy
+
+    def busy(source: Path, copied: Path) -> None:
+        if source.name == "checkpoint":  # the sealed files are taken; the log turns over
+            while store.flushed < last + 3 * SETTINGS.segment_size:
+                append(store, 2)
+            (log / f"{last:020d}").unlink()
+        copy(source, copied)
+
+    monkeypatch.setattr(copies, "copy", busy)
+    with pytest.raises(Unavailable, match=f"deleted the log file at {last} "):
+        take_snapshot(data, target, now_ms=7)
+    assert before > last
+    assert not target.exists()
+    store.close(clean=False)
+
+
+def test_what_a_snapshot_has_linked_is_not_erased(tmp_path: Path) -> None:
+    """`retention.erase` overwrites a file that leaves; the backup of it stays."""
+    log, backup = tmp_path / "log", tmp_path / "backup"
+    for linked in (True, False):
+        log.write_bytes(b"x" * 4096)
+        assert not linked or copies.link(log, backup)
+        mapping = RealDisk(tmp_path).map("log", 4096, op="map")
+        mapping.retire()
+        mapping.erase("erase")
+        mapping.close()
+        assert log.read_bytes() == (b"x" if linked else bytes(1)) * 4096
+        backup.unlink(missing_ok=True)
 
 
 def flip(path: Path) -> None:

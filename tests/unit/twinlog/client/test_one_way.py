@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.fakes.node import Arrived, Drop, FakeCluster, Keep
@@ -88,6 +89,26 @@ def test_what_is_unanswered_has_a_bound(
         client.close()
     assert len(told) == 40, "each call-back is called once, at the latest when it is closed"
     assert all(isinstance(error, OutcomeUnknown | Unavailable) for error in told[dropped:])
+
+
+def test_a_call_back_that_sends_again_what_was_dropped(
+    client: Client, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told once for each attempt, and what it raises is no error of the sender."""
+    monkeypatch.setattr("twinlog.client.one_way.CLOSE_SECONDS", 0.05)
+    cluster.nodes["n1"].faults.append(keeping)
+    told: list[Receipt | TwinlogError] = []
+
+    def again(result: Receipt | TwinlogError) -> None:
+        told.append(result)
+        client.send_one_way("orders", bytes(60_000), on_result=again)
+        raise ValueError("a mistake of its own")
+
+    for _ in range(20):
+        client.send_one_way("orders", bytes(60_000), on_result=again)
+    assert 1 <= len(told) < 10
+    with pytest.raises(OutcomeUnknown):
+        client.close()
 
 
 def test_refusals_are_counted_and_told_at_the_end(cluster: FakeCluster) -> None:
@@ -232,6 +253,38 @@ def test_awaiting_reports(run: Callable[[Body], None], cluster: FakeCluster) -> 
             await client.send_one_way("orders", bytes(60_000), on_result=told.append)
         assert 10 < len(told) < 25
         with pytest.raises(OutcomeUnknown, match=f"{len(told)} are not stored"):
+            await client.flush(timeout=0.01)
+        cluster.nodes["n1"].faults.clear()
+        with cluster.lock:
+            for each in cluster.nodes["n1"].kept:
+                cluster.nodes["n1"].serve(each)
+        await client.flush()
+
+    run(body)
+
+
+def test_a_flush_that_is_cancelled_forgets_nothing(
+    run: Callable[[Body], None], cluster: FakeCluster
+) -> None:
+    """What it had counted is in the next report."""
+    cluster.topics["later"] = 1
+    cluster.nodes["n1"].faults.append(refusing)
+
+    async def body(client: AsyncClient) -> None:
+        await client.send_one_way("orders", b"x")
+        await client.send_one_way("orders", b"y")
+        with pytest.raises(Unavailable):
+            await client.flush()
+        await client.send_one_way("orders", b"z")
+        await client.send_one_way("later", b"z")
+        while not all(one.idle for one in client._one_way._producers):
+            await anyio.lowlevel.checkpoint()
+        cluster.nodes["n1"].faults[:] = [keeping]
+        await client.send_one_way("later", b"kept")
+        with anyio.move_on_after(0.05) as scope:
+            await client.flush()
+        assert scope.cancelled_caught
+        with pytest.raises(OutcomeUnknown, match="of 3 one-way messages 2 are not stored, 1 is"):
             await client.flush(timeout=0.01)
         cluster.nodes["n1"].faults.clear()
         with cluster.lock:

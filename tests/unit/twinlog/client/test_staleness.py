@@ -37,8 +37,8 @@ def orphans(cluster: FakeCluster, client: Client) -> FakeCluster:
 
 Reading = Callable[[Client], object]
 READS: dict[str, Reading] = {
-    "read": lambda client: list(client.read("orders", timeout=0.5)),
-    "find": lambda client: client.find("orders", "k", read_from="any", timeout=0.5),
+    "read": lambda client: list(client.read("orders", timeout=1.5)),
+    "find": lambda client: client.find("orders", "k", read_from="any", timeout=1.5),
 }
 
 
@@ -79,9 +79,9 @@ def test_a_search_and_a_get_take_a_copy_too(orphans: FakeCluster, client: Client
     assert client.get(at, max_staleness="any").body == b"2"
     assert client.get("orders/0@1", max_staleness=12).body == b"1"
     with pytest.raises(Unavailable, match="newest data is 12 s old"):
-        client.find("orders", "k", max_staleness=11, timeout=0.5)
+        client.find("orders", "k", max_staleness=11, timeout=1.5)
     with pytest.raises(Unavailable) as caught:
-        client.get(at, timeout=0.5)
+        client.get(at, timeout=1.5)
     assert "--stale-ok" in str(caught.value.hint)
 
 
@@ -92,7 +92,7 @@ def test_less_than_a_node_would_serve_is_a_limit_too(client: Client, cluster: Fa
     fresh = client.read("orders", read_from="n2", max_staleness=1)
     assert [m.body for m in fresh] == [b"x"]
     with pytest.raises(Unavailable, match=r"^the newest data is 800 ms old \(node n2\)$"):
-        list(client.read("orders", read_from="n2", max_staleness=0.5, timeout=0.5))
+        list(client.read("orders", read_from="n2", max_staleness=0.5, timeout=1.5))
 
 
 @pytest.mark.parametrize("wrong", [-1, "soon", float("nan")])
@@ -133,7 +133,7 @@ def test_damage_of_every_copy_is_reported(client: Client, cluster: FakeCluster) 
     with pytest.raises(Corrupt, match="log offset 0"):
         list(client.read("orders"))
     with pytest.raises(Corrupt, match="log offset 0"):
-        client.find("orders", "k", timeout=0.5)
+        client.find("orders", "k", timeout=1.5)
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
@@ -149,7 +149,7 @@ def test_the_awaiting_client_does_the_same(orphans: FakeCluster, backend: str) -
                 assert (await client.get("orders/0@0", max_staleness=60)).body == b"0"
                 assert len(await client.find("orders", "k", max_staleness=60)) == 3
                 with pytest.raises(Unavailable, match="12 s old"):
-                    await anext(client.read("orders", timeout=0.5))
+                    await anext(client.read("orders", timeout=1.5))
 
     run: Callable[..., Any] = anyio.run
     body: Callable[[], Coroutine[Any, Any, None]] = main

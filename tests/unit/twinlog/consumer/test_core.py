@@ -88,6 +88,32 @@ def test_advice_that_leads_nowhere_is_not_followed() -> None:
     assert core.choose(0.5) == Address("h", 10)
 
 
+@pytest.mark.parametrize("read_from", ["any", "slave"])
+def test_a_silent_node_has_its_turn_while_the_others_cannot_serve(read_from: str) -> None:
+    """The only node that answers has old data: it is not asked for ever in place of the silent."""
+    table = route_to("n1", "n2", "n3")
+    core = core_of(table, read_from=read_from, timeout=60.0)
+    for silent in (10, 11, 1):
+        table.suspect(Address("h", silent))
+    asked: list[int] = []
+    for now in range(8):
+        address = core.choose(float(now))
+        if address is None:  # the moment to ask for a newer route
+            assert now % 4 == 0
+            address = core.choose(float(now))
+        assert address is not None
+        asked.append(address.port)
+        if address.port == 12:
+            core.routed(fresh=True)
+            ((cursor, _),) = core.wanted(float(now))
+            core.on_asked(now, cursor)
+            core.on_answer(now, answer(1, "stale"), float(now), 0.0)
+        else:
+            core.on_lost(float(now), Unavailable("silent"), 0.0)
+    assert asked[0] == asked[4] == 12
+    assert sorted(asked[:4]) == sorted(asked[4:]) == [1, 10, 11, 12]
+
+
 def test_a_cluster_without_a_slave_finds_nothing_there() -> None:
     """Whoever insists on a slave is told so; the master is not asked behind their back."""
     table = route_to("n1")
