@@ -11,7 +11,7 @@ Every process has a process group of its own, so Ctrl-C in the terminal reaches 
 and dies with it (on Linux by PR_SET_PDEATHSIG; elsewhere only when the supervisor ends in order).
 The supervisor reaps and reports; it never restarts anything by itself, because a cluster that
 heals behind the user's back teaches nothing.  It tells the coordinator which node's process has
-ended, so that nobody waits for a sign of life of it (docs/protocol.md R59).
+ended, so that it waits for no sign of life (docs/protocol.md R59).
 
 A process is *ready* when its run file names its pid; etcd, when it listens.  etcd comes first,
 where ``dev up --coordinator etcd`` made one, then the coordinator: when it listens

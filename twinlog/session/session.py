@@ -166,7 +166,7 @@ def not_opened(error: TwinlogError) -> Exception:
 def backoff(attempt: int, random: float) -> float:
     """Return the seconds to wait after attempt number ``attempt`` (from 0), jittered downwards.
 
-    A change of master takes some tenths of a second: for so long the pause stays short.
+    A change of master takes some tenths of a second: during that time the pause stays short.
 
     >>> [backoff(n, 1.0) for n in (0, 1, 2, 5, 6, 7, 8, 99)]
     [0.05, 0.1, 0.2, 0.2, 0.4, 0.8, 1.0, 1.0]

@@ -75,7 +75,7 @@ def test_a_bad_day_is_told_sentence_by_sentence(processes: Processes) -> None:
     assert until_said(processes, "node-silent")["node-silent"] == f"twinlog node show {second}"
     processes.send(second, signal.SIGCONT)
     processes.until(lambda: not said(processes), "a healthy cluster again")
-    for name in (first, master):  # killed and started again: nobody says that it stopped in order
+    for name in (first, master):  # killed and started again: no line says that it stopped in order
         text = (processes.folder / f"{name}.log").read_text()
         assert "nothing acknowledged was lost" in text
         assert not re.search(r"(?i)\bclean", text), name
