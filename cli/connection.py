@@ -130,7 +130,7 @@ def _ask_coordinator(
     tls: Tls | None,
 ) -> Fields:
     host, _, port = address.rpartition(":")
-    order = named is not None and kind == Type.CO_CALL
+    order = named is not None and kind in (Type.CO_CALL, Type.CO_ENDED)
     names = names_crc(named.cluster, named.group) if order and named else 0
     try:
         endpoint = (host.strip("[]"), int(port))
@@ -160,6 +160,8 @@ def _coordinator_answer(
                 return {"state": calls.read()}
             case Type.CO_CALL:
                 return calls.call(table(fields.get("op")))
+            case Type.CO_ENDED:
+                return {"session": calls.ended(str(fields.get("node")))}
             case Type.CO_HISTORY:
                 return {"history": calls.history()}
             case Type.CO_LIVE:

@@ -79,7 +79,7 @@ class ReplicationSettings:
         join_seconds: A slave joins after this long of a healthy link.
         rejoin_seconds, rejoin_seconds_max: A member that left joins again after this pause, doubled
             each time up to the limit, so that a flapping one does not slow every write.
-        stand_seconds: Candidates wait this long, times their rank: the best stands alone.
+        stand_seconds: Candidates wait this long, times their rank from 0: the best stands alone.
         transfer_stand_seconds: For this long only the target of a switchover may stand.
         transfer_seconds: A switchover that is not level by then is given up.
         transfer_lag_bytes_max: A switchover to a slave that lags more bytes is refused.
@@ -119,7 +119,7 @@ class ReplicationSettings:
     transfer_lag_bytes_max: int = MiB
     coordinator_poll_seconds: float = 1.0
     coordinator_retry_seconds: float = 0.5
-    redial_seconds: float = 0.1
+    redial_seconds: float = 0.01
     redial_seconds_max: float = 2.0
     confirm_notice_seconds: float = 0.0005
     waiters_max: int = 10_000

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
@@ -24,7 +25,7 @@ from cyclopts import Parameter
 from cli.answer import Answer, Table
 from cli.certificates import make_certificates, tls_lines
 from cli.cluster.health import Grade, judge
-from cli.cluster.view import look
+from cli.cluster.view import coordinator_of, look
 from cli.config_file import COORDINATOR, read_config
 from cli.context import Context
 from cli.dev import etcd_members
@@ -34,14 +35,18 @@ from cli.failures import Exit, Failure
 from cli.fields import table
 from cli.parsing import PRIVATE
 from cli.watch import Watch, repeat
-from twinlog.errors import TwinlogError
+from twinlog.errors import TwinlogError, Unavailable
 from twinlog.units import MiB
+from twinlog.wire.frames import Type
 
 SEGMENT_SIZE = 64 * MiB
 """One log file of a development cluster: small enough for a laptop, large enough to be ordinary."""
 
 WRITES_SECONDS = 5.0
 """Longest wait of ``up`` for the first writable moment; a restart after a kill may take longer."""
+
+TELL_SECONDS = 0.5
+"""Longest wait for the coordinator when a node's process has ended; it is on this machine."""
 
 DATA = Path("data")
 FILE = "cluster.toml"
@@ -211,7 +216,30 @@ def supervisor_of(directory: Path, context: Context, *, echo: bool) -> Superviso
     config = read_config(directory / "cluster.toml", context.environment)
     data = {node.name: node.data for node in config.nodes}
     etcd = etcd_members.programs(directory, config)
-    return Supervisor(directory, data, config.coordinator.folders(), etcd=etcd, echo=echo)
+    coordinators = config.coordinator.folders()
+    tell = _teller(directory, context)
+    return Supervisor(directory, data, coordinators, etcd=etcd, tell=tell, echo=echo)
+
+
+def _teller(directory: Path, context: Context) -> Callable[[str], None]:
+    """What tells the coordinator that a node's process has ended; nothing where it is away."""
+
+    def tell(name: str) -> None:
+        path = directory / f"{COORDINATOR}.toml"  # where a drill stands between the others
+        options = replace(
+            context.options,
+            config=path if path.exists() else directory / FILE,
+            endpoints=(),
+            timeout=TELL_SECONDS,
+        )
+        own = replace(context, options=options, started=context.clock())
+        with suppress(Failure, TwinlogError, OSError):
+            for address in coordinator_of(own):
+                with suppress(Unavailable):
+                    own.ask(address, Type.CO_ENDED, {"node": name}, own.left())
+                    return
+
+    return tell
 
 
 def supervise(directory: Path, /, *, context: Annotated[Context, PRIVATE]) -> int:

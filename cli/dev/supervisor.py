@@ -10,7 +10,8 @@
 Every process has a process group of its own, so Ctrl-C in the terminal reaches only the supervisor,
 and dies with it (on Linux by PR_SET_PDEATHSIG; elsewhere only when the supervisor ends in order).
 The supervisor reaps and reports; it never restarts anything by itself, because a cluster that
-heals behind the user's back teaches nothing.
+heals behind the user's back teaches nothing.  It tells the coordinator which node's process has
+ended, so that it waits for no sign of life (docs/protocol.md R59).
 
 A process is *ready* when its run file names its pid; etcd, when it listens.  etcd comes first,
 where ``dev up --coordinator etcd`` made one, then the coordinator: when it listens
@@ -49,6 +50,8 @@ STOP_SECONDS = 10.0
 """How long a process may take to stop in order before it is killed; a node drains for 5 s."""
 TURN_SECONDS = 0.1
 """Longest pause of the loop; signals end it earlier."""
+NODES = 2
+"""The stage of nodes; see `Child`."""
 PR_SET_PDEATHSIG = 1
 
 _MADE = "made"
@@ -142,6 +145,7 @@ class Supervisor:
         coordinators: Mapping[str, Path],
         *,
         etcd: Mapping[str, tuple[int, tuple[str, ...]]] = MappingProxyType({}),
+        tell: Callable[[str], None] = lambda name: None,
         echo: bool = False,
     ) -> None:
         """Prepare; starts nothing.
@@ -151,6 +155,9 @@ class Supervisor:
             nodes: Name and data directory of each node.
             coordinators: Name and data directory of each process of the coordinator.
             etcd: Name, client port and command of each member of etcd that runs here.
+            tell: Given the name of a node whose process ended, when it was not asked to stop with
+                all others. Called before the node can be started again; must not raise, nor wait
+                for long.
             echo: Copy what the processes say to stderr, each line with the name in front.
         """
         self.directory = directory
@@ -161,10 +168,12 @@ class Supervisor:
             log = self.own / f"{name}.log"
             self.children[name] = Child(name, words, directory / RUN_FILE, log, 0, port)
         self.children |= {name: self._child(name, data, 1) for name, data in coordinators.items()}
-        self.children |= {name: self._child(name, data, 2) for name, data in nodes.items()}
+        self.children |= {name: self._child(name, data, NODES) for name, data in nodes.items()}
         self.answered = ""
         self.error = ""
         self._echo = _Echo(self.children) if echo else None
+        self._tell = tell
+        self._ending = False
         self._stop = False
         self._interrupted = False
         self._lock = open(self.own / "lock", "w")  # noqa: SIM115  held as long as we live
@@ -316,6 +325,8 @@ class Supervisor:
         if code is not None:
             child.process, child.exit = None, code
             child.state = "killed" if code < 0 else "stopped" if code == 0 else "ended"
+            if child.stage == NODES and not self._ending:
+                self._tell(child.name)
             return True
         if child.state == "starting" and child.port:
             if _listens(child.port):
@@ -363,7 +374,8 @@ class Supervisor:
 
     def _stop_all(self) -> None:
         """Stop nodes, then coordinators, then etcd; what does not stop in time is killed."""
-        for group in (self._names(2), self._names(1), self._names(0)):
+        self._ending = True
+        for group in (self._names(NODES), self._names(1), self._names(0)):
             running = [self.children[name].process for name in group]
             processes = [process for process in running if process is not None]
             for process in processes:

@@ -11,6 +11,7 @@ coordinator and their fields, for both clients and the service:
     68 LIVE       node, info | nothing            live: {node: {age: seconds, **info}}
     69 HISTORY                                    history: [entry, oldest first]
     70 STATUS                                     the coordinator's own figures
+    71 ENDED      node                            session: of the process that ended; 0: unknown
 
 ``op`` and ``report`` are as ``replication.register.operations`` writes them, ``state`` is a
 GroupState as JSON (revision 0 before the first registration).
@@ -154,6 +155,18 @@ class CoordinatorCalls:
             Unavailable: No coordinator answered.
         """
         return self._question(frames.Type.CO_STATUS, {})
+
+    def ended(self, node: str) -> int:
+        """Say that a node's process has ended: to be called by who started it and saw it end.
+
+        Return the session that the process had; 0 if the node never registered. Whether the node
+        loses its role depends on what the coordinator saw itself (R59).
+
+        Raises:
+            Unavailable: No coordinator answered.
+        """
+        session = self._question(frames.Type.CO_ENDED, {"node": node}).get("session")
+        return session if isinstance(session, int) else 0
 
     def close(self) -> None:
         """Close the connection; the next call makes a new one."""

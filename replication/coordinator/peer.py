@@ -131,7 +131,7 @@ class Connections:
         self._members[peer.who] -= 1
         if self._members[peer.who] <= 0:
             del self._members[peer.who]
-            self.service.leases.ended(trio.current_time(), peer.who)
+            self.service.left(peer.who)
 
     async def _answer(self, peer: _Peer, frame: frames.Frame) -> frames.Frame:
         """Answer ``frame``; a watch also ends when the peer sends something or disconnects."""

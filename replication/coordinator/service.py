@@ -35,7 +35,7 @@ from replication.coordinator.blocking_client import Endpoint
 from replication.coordinator.client import Event, no_event
 from replication.coordinator.history import newest
 from replication.coordinator.store import RegisterStore, StoreStopped
-from replication.register.leases import Leases
+from replication.register.leases import Incarnation, Leases
 from replication.register.operations import Depose, Operation, Read, parse_op
 from replication.register.register import Answer, Register
 from twinlog.errors import Busy, ProtocolError, TwinlogError, UsageError
@@ -47,7 +47,7 @@ LIVE_MAX = 64
 LIVE_BYTES_MAX = 4096
 WATCH_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.05
-"""How often the leases are checked for a master that is gone."""
+"""How often the leases are checked for a master that is gone, if no connection ends."""
 
 REFUSED_SECONDS = 1.0
 """Pause after the register refused to end a leadership: it waits for reports, or is read-only."""
@@ -131,6 +131,7 @@ class CoordinatorService:
         self._history: list[Fields] = [dict(entry) for entry in self._register.history]
         self._newer = trio.Event()
         self._turn = trio.Lock()
+        self._stirred = trio.Event()
         self._live: dict[str, _Live] = {}
         self._started_at = trio.current_time()
         self.leases = Leases(self._started_at)
@@ -200,7 +201,9 @@ class CoordinatorService:
         """
         not_before = 0.0
         while True:
-            await trio.sleep(LOOK_SECONDS)
+            with trio.move_on_after(LOOK_SECONDS):
+                await self._stirred.wait()
+            self._stirred = trio.Event()
             if self._turn.locked():
                 continue  # a change is being recorded: no call is heard meanwhile
             now = trio.current_time()
@@ -214,6 +217,11 @@ class CoordinatorService:
                 continue
             if isinstance(due, Depose):
                 self._event("master_gone", "warning", node=due.leader, why=due.why)
+
+    def left(self, who: Incarnation) -> None:
+        """The last connection of a node has ended: its process may have died (R59)."""
+        self.leases.ended(trio.current_time(), who)
+        self._stirred.set()
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────
 
@@ -281,6 +289,8 @@ class CoordinatorService:
                 return {"history": newest(self._history)}
             case frames.Type.CO_STATUS:
                 return self.status()
+            case frames.Type.CO_ENDED:
+                return self._ended(fields)
             case _:
                 raise ProtocolError(f"{frames.type_name(frame.type)} is for a node", code="type")
 
@@ -309,6 +319,14 @@ class CoordinatorService:
         with trio.move_on_after(min(wait_ms / 1000, WATCH_SECONDS_MAX)):
             while self._revision <= revision:
                 await self._newer.wait()
+
+    def _ended(self, fields: Mapping[str, object]) -> Fields:
+        node = fields.get("node")
+        if not isinstance(node, str):
+            raise ProtocolError("node is not a name", code="fields")
+        session = self.leases.reaped(self._register.state, node)
+        self._stirred.set()
+        return {"session": session}
 
     def _lives(self, fields: Mapping[str, object]) -> Fields:
         """Store the caller's live entry, if it sends one; return all entries."""

@@ -167,7 +167,8 @@ def stand_delay(context: Context, state: GroupState, *, overdue: bool) -> float:
     # At the first election no node is in a set: then all replicas take turns.
     able = [other for other in state.replicas if state.may_lead(other)] or list(state.replicas)
     able.sort(key=lambda other: standing_order(state, other, old))
-    rank = able.index(name) + 1 if name in able else len(able) + 1
+    # The best stands at once: all writes wait for it. Only a master that has restarted goes before.
+    rank = (able.index(name) if name in able else len(able)) + restarted
     delay = rank * settings.stand_seconds
     return delay + (settings.transfer_stand_seconds if overdue else 0.0)
 

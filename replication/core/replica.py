@@ -153,7 +153,7 @@ class ReplicaCore:
             if known.session != context.session:
                 context.session = known.session
                 context.do(commands.Registered())
-                context.tell("registered", session=known.session, clean=self.questions.is_clean)
+                context.tell("registered", session=known.session, complete=self.questions.is_clean)
         elif context.session and not self.questions.displaced:
             self.questions.displaced = True
             self.context.alarm("registered-elsewhere", session=context.session)

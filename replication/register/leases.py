@@ -5,7 +5,9 @@ gone when
 
 * it was not heard for `LEASE_SECONDS`, or
 * its last connection has ended `GONE_SECONDS` ago and it has not called since: the kernel closes
-  the connections of a process that dies, and a process that lives connects again at once.
+  the connections of a process that dies, and a process that lives connects again at once, or
+* its last connection has ended, and the process that started it says that it has ended, too. That
+  word alone ends nothing, so a wrong one does no harm to a master that lives.
 
 Then its leadership is ended, so that a member stands for election, as after an operator's command.
 This needs a successor: a master keeps its leadership unless a member that has everything was heard
@@ -61,6 +63,7 @@ class Leases:
         self._woke_at = float("-inf")
         self._heard: dict[str, tuple[int, float]] = {}
         self._ended: dict[str, tuple[int, float]] = {}
+        self._reaped: dict[str, int] = {}
 
     def heard(self, now: float, state: GroupState, report: Report) -> None:
         """Record a call; ignored unless it names a registered session."""
@@ -70,11 +73,22 @@ class Leases:
             return
         self._heard[name] = (report.session, now)
         self._ended.pop(name, None)
+        self._reaped.pop(name, None)
 
     def ended(self, now: float, who: Incarnation) -> None:
         """Record that the last connection of a node ended."""
         name, session = who
         self._ended[name] = (session, now)
+
+    def reaped(self, state: GroupState, name: str) -> int:
+        """Record that the process which started a node saw it end; return the session it had.
+
+        0: no such node has registered, and nothing is recorded.
+        """
+        session = state.session_of(name)
+        if session:
+            self._reaped[name] = session
+        return session
 
     def awake(self, now: float) -> None:
         """Record that calls are heard now; to be called several times in `ASLEEP_SECONDS`."""
@@ -100,7 +114,8 @@ class Leases:
             return None
         # A new connection clears this entry (`heard`), so a master that only reconnects stays.
         if self._has_ended(now, leader, session):
-            why = "its connections to the coordinator ended"
+            reaped = self._reaped.get(leader) == session
+            why = "its process ended" if reaped else "its connections to the coordinator ended"
         elif now >= self._last(leader, session) + LEASE_SECONDS:
             why = f"not heard for {LEASE_SECONDS:g} s"
         else:
@@ -111,7 +126,7 @@ class Leases:
         ended = self._ended.get(name)
         if ended is None or ended[0] != session or now < self._woke_at + LIVE_SECONDS:
             return False
-        return now >= ended[1] + GONE_SECONDS
+        return self._reaped.get(name) == session or now >= ended[1] + GONE_SECONDS
 
     def _last(self, name: str, session: int) -> float:
         heard = self._heard.get(name)

@@ -1,7 +1,8 @@
 """A supervisor whose processes are tiny: for tests of starting, killing and dying together.
 
 Run as a program with a directory: owns ``coordinator``, ``n1`` and ``n2``, each of which says that
-it is ready and waits for TERM.  ``--fail NAME`` makes one of them end at once.
+it is ready and waits for TERM; ``told`` has the nodes whose end was told.  ``--fail NAME`` makes
+one of them end at once.
 """
 
 from __future__ import annotations
@@ -48,8 +49,14 @@ def main() -> int:
     directory = Path(sys.argv[1])
     Tiny.fails = sys.argv[3] if len(sys.argv) > 3 else ""
     nodes = {name: directory / name for name in ("n1", "n2")}
+
+    def tell(name: str) -> None:
+        with (directory / "told").open("a", encoding="utf-8") as told:
+            told.write(f"{name}\n")
+
+    coordinators = {COORDINATOR: directory / COORDINATOR}
     try:
-        return Tiny(directory, nodes, {COORDINATOR: directory / COORDINATOR}).serve()
+        return Tiny(directory, nodes, coordinators, tell=tell).serve()
     except BaseException as error:
         return report(error, Printer(Globals()))
 

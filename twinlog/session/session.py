@@ -6,7 +6,7 @@ carries the steps out. So both clients, the simulator and the tests run the same
 
 Time is an argument: the shell that carries out steps sets `Session.now` before each one is resumed.
 
-One deadline bounds a call with all its attempts. Pauses between attempts double from 50 ms to 1 s,
+One deadline bounds a call with all its attempts. Pauses between attempts grow from 50 ms to 1 s,
 with jitter, so that a thousand clients do not come back in step after a failover. `OutcomeUnknown`
 is raised only when an attempt may have been carried out and it was not possible to repeat it.
 
@@ -39,6 +39,10 @@ ANY: Final = "any"
 
 BACKOFF_FIRST: Final = 0.05
 BACKOFF_MAX: Final = 1.0
+BACKOFF_STEADY: Final = 2
+"""Attempt after which the pause does not grow for a while."""
+BACKOFF_STILL: Final = 3
+"""For how many attempts it does not."""
 
 ATTEMPT_SECONDS: Final = 2.0
 """How long a question waits for one node: a paused node must not use up the whole deadline, and a
@@ -162,12 +166,15 @@ def not_opened(error: TwinlogError) -> Exception:
 def backoff(attempt: int, random: float) -> float:
     """Return the seconds to wait after attempt number ``attempt`` (from 0), jittered downwards.
 
-    >>> [backoff(n, 1.0) for n in (0, 1, 2, 9)]
-    [0.05, 0.1, 0.2, 1.0]
+    A change of master takes some tenths of a second: during that time the pause stays short.
+
+    >>> [backoff(n, 1.0) for n in (0, 1, 2, 5, 6, 7, 8, 99)]
+    [0.05, 0.1, 0.2, 0.2, 0.4, 0.8, 1.0, 1.0]
     >>> backoff(0, 0.0)
     0.025
     """
-    whole = min(BACKOFF_MAX, BACKOFF_FIRST * (1 << min(attempt, 10)))
+    doubled = attempt if attempt <= BACKOFF_STEADY else max(BACKOFF_STEADY, attempt - BACKOFF_STILL)
+    whole = min(BACKOFF_MAX, BACKOFF_FIRST * (1 << min(doubled, 10)))
     return whole * (0.5 + random / 2)
 
 

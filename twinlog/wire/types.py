@@ -52,6 +52,7 @@ class Type(IntEnum):
     CO_LIVE = 68
     CO_HISTORY = 69
     CO_STATUS = 70
+    CO_ENDED = 71
 
 
 HA_TYPES: Final = frozenset(t for t in Type if t < 32)

@@ -75,6 +75,11 @@ def test_a_bad_day_is_told_sentence_by_sentence(processes: Processes) -> None:
     assert until_said(processes, "node-silent")["node-silent"] == f"twinlog node show {second}"
     processes.send(second, signal.SIGCONT)
     processes.until(lambda: not said(processes), "a healthy cluster again")
+    for name in (first, master):  # killed and started again: no line says that it stopped in order
+        text = (processes.folder / f"{name}.log").read_text()
+        assert "nothing acknowledged was lost" in text
+        told = [line for line in text.splitlines() if not line.startswith("{")]
+        assert not re.search(r"(?i)\bclean", "\n".join(told)), name
 
 
 def test_a_cluster_begins_shrinks_and_loses_its_candidates(tmp_path: Path) -> None:

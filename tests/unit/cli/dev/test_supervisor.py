@@ -60,6 +60,12 @@ def pids(asked: SupervisorClient) -> list[int]:
     return [pid for pid in found if isinstance(pid, int)]
 
 
+def told(asked: SupervisorClient) -> list[str]:
+    """Nodes whose end the coordinator was told of."""
+    path = asked.directory / "told"
+    return path.read_text(encoding="utf-8").split() if path.exists() else []
+
+
 def alive(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
     try:
@@ -87,6 +93,7 @@ def test_kill_and_start_again(running: Running) -> None:
     asked.request("kill", "n1")
     killed = asked.process("n1")
     assert (killed["pid"], killed["state"], killed["exit"]) == (None, "killed", -9)
+    assert told(asked) == ["n1"]
     asked.request("start", "n1")
     after = asked.process("n1")
     assert after["state"] == "ready"
@@ -101,6 +108,7 @@ def test_a_process_that_ends_by_itself_is_reported_and_not_restarted(running: Ru
     assert isinstance(pid, int)
     os.kill(pid, signal.SIGTERM)
     until(lambda: asked.process("n2")["state"] == "stopped")
+    assert told(asked) == ["n2"]
     assert asked.process("n2")["starts"] == 1
 
 
@@ -123,6 +131,7 @@ def test_down_stops_everything_in_order(running: Running) -> None:
     assert process.wait(WAIT_SECONDS) == 0
     assert not any(alive(pid) for pid in children)
     assert [one["state"] for one in asked.processes()] == ["stopped"] * 3
+    assert told(asked) == []
     asked.down()
 
 

@@ -17,7 +17,15 @@ from replication.coordinator.blocking_client import CoordinatorCalls
 from replication.coordinator.client import Unknown
 from replication.coordinator.history import HISTORY_BYTES_MAX, newest
 from replication.coordinator.store import CoordinatorStore, StoreStopped
-from replication.register.operations import Failover, Report, to_wire
+from replication.register import leases
+from replication.register.operations import (
+    AlterInSync,
+    Change,
+    Failover,
+    Read,
+    Report,
+    to_wire,
+)
 from tests.unit.replication.coordinator.serving import (
     NAMES,
     Coordinator,
@@ -368,3 +376,28 @@ def test_nobody_at_the_address_is_unavailable() -> None:
         with pytest.raises(Unavailable, match="no coordinator answers") as caught:
             CoordinatorCalls([deaf.getsockname()], NAMES, timeout=60).read()
     assert caught.value.hint == "start it: twinlog coordinator start"
+
+
+async def test_a_supervisors_word_ends_a_leadership_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the last connection has ended, too: whichever of the two comes first."""
+    monkeypatch.setattr(leases, "GONE_SECONDS", 1000.0)
+
+    async def body(coordinator: Coordinator) -> None:
+        master, heir = coordinator.client("n1"), coordinator.client("n2")
+        answer = await elected(master)
+        change = to_wire(Change("failover", "automatic", "ann"))
+        answer = cast("dict[str, object]", await ask(coordinator, lambda calls: calls.call(change)))
+        revision = seen("n1", answer).revision
+        joined = await master.call(to_wire(AlterInSync("n1", 1, 1, revision, {"n2": 1}, ())))
+        for name, client in (("n1", master), ("n2", heir)):
+            await client.call(to_wire(Read(seen(name, joined))))
+        assert await ask(coordinator, lambda calls: calls.ended("n9")) == 0
+        assert await ask(coordinator, lambda calls: calls.ended("n1")) == 1
+        assert "master_gone" not in coordinator.events
+        master.close()
+        while "master_gone" not in coordinator.events:
+            await trio.lowlevel.checkpoint()
+
+    await with_coordinator(tmp_path, body)

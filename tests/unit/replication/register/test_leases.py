@@ -64,6 +64,32 @@ def test_a_master_whose_connections_ended_has_a_moment_to_come_back() -> None:
     assert leases.due(11.0, state(), 0) is None
 
 
+def test_a_master_whose_process_was_seen_to_end_is_gone_at_once() -> None:
+    """With its last connection; the word alone, or one about an older process, ends nothing."""
+    leases = Leases(8.0)
+    call(leases, 10.0, *NAMES)
+    assert leases.reaped(state(), "n9") == 0
+    assert leases.reaped(state(), "n1") == 4
+    assert leases.due(10.1, state(), 0) is None
+    leases.ended(10.1, ("n1", 4))
+    restarted = state(leader_session=5)
+    assert leases.due(10.1, restarted, 0) is None
+    assert leases.due(10.1, state(failover="manual"), 0) is None
+    assert leases.due(10.1, state(pause=Hold("user a", "", 1000, 9000)), 8999) is None
+    due = leases.due(10.1, state(), 0)
+    assert due == Depose("n1", 4, "coordinator", "n1 is gone: its process ended")
+
+
+def test_a_master_that_calls_again_was_not_seen_to_end() -> None:
+    """The word was wrong: from then on a connection that ends has its moment again."""
+    leases = Leases(0.0)
+    call(leases, 10.0, *NAMES)
+    leases.reaped(state(), "n1")
+    call(leases, 10.1, "n1")
+    leases.ended(10.2, ("n1", 4))
+    assert leases.due(10.2 + GONE_SECONDS - 0.01, state(), 0) is None
+
+
 def test_a_pause_keeps_a_silent_master_until_its_time_is_over() -> None:
     """By the wall clock; then the coordinator ends the pause, and after that the leadership."""
     leases = Leases(0.0)

@@ -115,7 +115,7 @@ def test_waiting_for_a_master() -> None:
         stage.play(stage.session.master(1.0), lambda *_: metadata(None, 7))
     assert "failover" in str(caught.value.hint)
     pauses = [text for name, text in stage.asked if name == "pause"]
-    assert pauses == ["0.050", "0.100", "0.200"]
+    assert pauses == ["0.050", "0.100", "0.200", "0.200", "0.200"]
 
 
 def test_a_change_follows_the_master() -> None:
