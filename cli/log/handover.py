@@ -50,7 +50,7 @@ def handover(
     """Make a stopped store exact for RocketMQ: its groups get what is not settled, once.
 
     A RocketMQ group has one position in a queue. What a shared group has open is copied to its
-    retry topic and the position is put behind it. Stop the whole cluster first, and hand the store
+    retry topic and the position is put after it. Stop the whole cluster first, and hand the store
     of its last master over. Afterwards the store is a member of its group no more.
 
     Exit 65: it is damaged, or was not stopped cleanly; nothing was changed. 64: twinlog did not
@@ -114,7 +114,7 @@ def _answer(directory: Path, value: Handover, done: HandedOver | None) -> Answer
     elif not value.unfinished:
         lines.append("nothing has to be copied: RocketMQ may open it as it is")
     if again:
-        lines.append(f"{again} messages are settled behind an open one and come again")
+        lines.append(f"{again} messages are settled after an open one and come again")
     tail = ""
     if done is not None:
         tail = f"{done.copies} messages copied, {done.missing} not kept any more; the log ends at "

@@ -1,17 +1,17 @@
 """Makes a stopped store exact for RocketMQ: ``twinlog store handover``.
 
 A RocketMQ group has one position in a queue. A shared group of twinlog may have settled messages
-behind the first one that it has not: a broker would give those out again. Here what is not settled
+after the first one that it has not: a broker would give those out again. Here what is not settled
 is copied to the group's retry topic, as RocketMQ's own consumers give messages back, and settled
-with the copy, in one batch of the log; the position then is behind everything that was handed out.
+with the copy, in one batch of the log; the position then is after everything that was handed out.
 
 * ``%RETRY%`` and the group, queue 0: a consumer of RocketMQ reads it beside its topics. For groups
   that use POP it is ``%RETRY%``, the group, ``_`` and the topic.
 * `RETRY_TOPIC`, `ORIGIN_MESSAGE_ID`; the attempts are added to ``reconsumeTimes``, so RocketMQ goes
   on counting. A copy is due at once: pauses between attempts, and leases, end.
-* Ordered groups keep their order, so nothing of theirs is copied, and nothing of light queues, for
-  which RocketMQ has no retries: they go on at the first message that is not settled, and what was
-  settled behind it comes again. The plan names them.
+* Ordered groups keep their order, so nothing is copied for them, nor of light queues, for which
+  RocketMQ has no retries: they go on at the first message that is not settled, and what was settled
+  after it comes again. The plan names them.
 * What the queue does not keep any more is settled without a copy.
 
 Every batch is whole or not there, and says itself what it did: the work may be interrupted
@@ -141,7 +141,7 @@ def plan_handover(disk: Disk, reader: StoreReader, *, pop: bool = False) -> Hand
         pop: The groups use POP.
 
     Raises:
-        ForeignStore: It is no store of ours (``not-ours``), or it was not stopped cleanly, or is
+        ForeignStore: twinlog did not make it (``not-ours``), or it was not stopped cleanly, or is
             damaged (``unsound-store``); says what to do first.
         CorruptionError: A small file that a start needs is missing.
     """
@@ -264,7 +264,7 @@ class _Work:
         self._token = Token("master", store.last_epoch + 1, 0)
 
     def begin(self) -> None:
-        """Begin an epoch: nobody else's bytes are ever of it in this store."""
+        """Begin an epoch, to which no other bytes of this store belong."""
         self._store.take_token(self._token)
         self._store.append_epoch(
             self._token, epoch=self._token.epoch, node="-", session=0, wall_ms=self._wall_ms,
