@@ -160,9 +160,18 @@ class GroupPort:
     def on_frame(self, now: float, conn: int, frame: Frame) -> None:
         """Take a request; questions are answered at once."""
         asker = self._connections.setdefault(conn, Connection())
-        done = partial(self._answer, conn, frame, self._node.world.schedule.now)
+        done = partial(
+            self._answer, conn, frame, self._node.world.schedule.now, self._is_member(frame)
+        )
         self._node.world.groups.asked(self._node, frame)
         self.order(frame, asker, done)
+
+    def _is_member(self, frame: Frame) -> bool:
+        """Whether the sender has a session: outcomes are taken from others, too."""
+        group, member = frame.fields.get("group"), frame.fields.get("member")
+        if not isinstance(group, str) or not isinstance(member, int):
+            return False
+        return self.queues.context.members.get(group, member) is not None
 
     def order(self, frame: Frame, asker: Asker, done: Done) -> None:
         """Have a request decided in the next turn."""
@@ -211,11 +220,12 @@ class GroupPort:
         conn: int,
         request: Frame,
         asked_at: float,
+        is_member: bool,
         outcome: Mapping[str, object] | TwinlogError,
         payload: Sequence[memoryview] = (),
     ) -> None:
         node, member = self._node, request.fields.get("member")
-        if isinstance(member, int) and not isinstance(outcome, TwinlogError):
+        if is_member and isinstance(member, int) and not isinstance(outcome, TwinlogError):
             self.heard[member] = asked_at
         if conn not in self._connections or node.groups is not self:
             return

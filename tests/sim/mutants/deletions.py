@@ -20,12 +20,12 @@ from tests.sim.patches import Patches
 from tests.sim.swarm import Plan
 
 
-def _brief(**rates: float) -> Callable[[Plan], None]:
+def _brief(deletions: float = 0.3, **rates: float) -> Callable[[Plan], None]:
     """A topic that is deleted often, and exactly these faults."""
 
     def change(plan: Plan) -> None:
         plan.rates = dict(rates)
-        plan.members, plan.delayed, plan.deletions = 0, 0.0, 0.3
+        plan.members, plan.delayed, plan.deletions = 0, 0.0, deletions
         plan.weather.damage_share = 0.0
 
     return change
@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant(
         "served_before_dispatch", "R75: a topic made again is served once its queues are",
         lambda patches: patches.set(Reader, "_early", always(False)),
-        _brief(), alone="DeletedStaysDeleted",
+        _brief(deletions=0.6), alone="DeletedStaysDeleted",
     ),
     Mutant(
         "deletion_forgotten", "R75: a snapshot knows what was deleted", _forgotten,

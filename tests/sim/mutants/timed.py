@@ -84,7 +84,7 @@ MUTANTS = (
     ),
     Mutant(
         "timer_unseen_passed", "R73: a row passes only what its master had seen", _unseen_passed,
-        waiting(timed=True), alone="",
+        waiting(timed=True), alone="WaitingFollowsLog",
     ),
     Mutant(
         "timers_forgotten", "R73: a snapshot says what waits", _forgotten,

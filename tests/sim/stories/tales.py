@@ -108,7 +108,7 @@ def half_of_the_replicas_report() -> None:
     Raises:
         Violation: Their reports are enough for a change.
     """
-    world = running(Plan(11, nodes=("n1", "n2", "n3", "n4"), pause_between_sends=0.1), 5)
+    world = running(Plan(12, nodes=("n1", "n2", "n3", "n4"), pause_between_sends=0.1), 5)
     network, coordinator = world.network, world.coordinator
     near, far = ("n1", "n2", _COORDINATOR), ("n3", "n4")
     for one in near:
