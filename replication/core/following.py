@@ -249,7 +249,8 @@ class Following:
 
     def _agreed(self, now: float, ok: messages.HelloOk, point: int) -> None:
         context, end = self._context, self._context.log.end
-        self._seed = None
+        # With the old part of the epochs the next HELLO would seem to differ from a longer log.
+        self._seed = self._part = None
         self.master_end, self.master_confirm = ok.end, ok.confirm
         if point < end:
             self.machine.move(FollowingInput.AHEAD)
