@@ -81,6 +81,7 @@ class Following:
         self._seed: bytearray | None = None
         """The received part of the seed; None while this log is kept."""
         self._part: int | None = None
+        self._asked_whether_member = False
 
     @property
     def streaming(self) -> bool:
@@ -323,7 +324,11 @@ class Following:
         elif error.code == "RESEED":
             assert context.newest is not None
             if not peer_checks.may_begin_again(context.newest, context.node.name):
-                context.damage = text
+                # A node that slept, or cannot read the register, may have left the sets since.
+                if self._asked_whether_member and not context.want_read:
+                    context.damage = text
+                elif not self._asked_whether_member:
+                    self._asked_whether_member = context.want_read = True
             else:
                 # Not a member: everything confirmed is on others, so this log may be deleted (R57).
                 context.tell("beginning-again", "warning", master=self.leader, text=error.text)

@@ -165,9 +165,14 @@ class QuarantineStays(Invariant):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._out: set[tuple[str, int]] = set()
+        self._recovered = 0
 
     def register_changed(self) -> None:
         state, nodes = self.world.coordinator.state, self.world.nodes
+        if self._recovered != self.world.coordinator.recovered:
+            # Made again from what nodes had seen: that one left may have been seen by none (R58).
+            self._recovered = self.world.coordinator.recovered
+            self._out.clear()
         self._out &= {(name, nodes[name].copies) for name in self.world.damaged}
         for name in self.world.damaged:
             disk = (name, nodes[name].copies)
